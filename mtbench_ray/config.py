@@ -1,0 +1,328 @@
+"""All settings, as dataclasses; the docstring under a field is its documentation.
+
+A *science* setting changes a result: it is hashed into content ids and stored beside the result.
+Every other setting is an *operations* setting (how fast, where, how shown) and may change between
+attempts at the same work. :func:`science` gives the first kind.
+
+Nothing here imports Hydra or OmegaConf: :mod:`mtbench_ray.cli` turns a composed config into these
+classes, and plain instances of them travel to actors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def _science(default: Any) -> Any:
+    """A field whose value changes results."""
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: type(default)(default), metadata={"science": True})
+    return field(default=default, metadata={"science": True})
+
+
+def science(settings: Any) -> dict[str, Any]:
+    """The settings of a dataclass instance that change a result, as plain JSON values."""
+    return {
+        f.name: getattr(settings, f.name)
+        for f in dataclasses.fields(settings)
+        if f.metadata.get("science")
+    }
+
+
+@dataclass
+class ModelConfig:
+    """The model under test."""
+
+    path: str = _science("")
+    """Hugging Face id or local folder, as typed. ``model=<path>`` sets it."""
+    name: str = ""
+    """Label in tables and files; the path as typed where empty."""
+    revision: str | None = _science(None)
+    """Branch, tag or commit on the hub."""
+    embedded: bool = False
+    """The demo model that ``assets`` fetches and converts; ``path`` is then its preset name."""
+    adapter: str | None = _science(None)
+    """Folder of a LoRA adapter on top of ``path``."""
+    system_prompt: str | None = _science(None)
+    """System message of the conversation; none is sent where this is null."""
+    chat_template: str | None = _science(None)
+    """Path of a Jinja file, or the name of a shipped plain template; null: the tokenizer's own."""
+    thinking: str = _science("unset")
+    """``on`` or ``off`` is passed to the chat template as ``enable_thinking``; ``unset`` is not.
+    With ``on`` the thinking block is split off the answer."""
+    thinking_open: str = _science("<think>")
+    """Tag that begins a thinking block."""
+    thinking_close: str = _science("</think>")
+    """Tag that ends a thinking block."""
+    split_thinking: str = _science("auto")
+    """``auto``: split where thinking is on, or unset and the chat template mentions the opening
+    tag; ``always``; ``never``."""
+    custom_thinking_prompt: str | None = _science(None)
+    """Instruction added to the system message of models that think only when told how."""
+    stop: list[str] = _science([])
+    """Further stop strings; they apply to the answer, not to the thinking before it."""
+    stop_token_ids: list[int] = _science([])
+    """Further end tokens, beside those of generation_config and the tokenizer."""
+    root: str | None = None
+    """With ``model=checkpoints``: the folder that holds the checkpoint folders."""
+    steps: list[int] = field(default_factory=list)
+    """Only these steps of ``root``."""
+    every: int = 1
+    """Only every n-th checkpoint of ``root``."""
+    last: int | None = None
+    """Only the last n checkpoints of ``root``."""
+
+    @property
+    def label(self) -> str:
+        """The name shown for the model: the exact text typed, unless ``name`` is set."""
+        return self.name or (f"{self.path}+{self.adapter}" if self.adapter else self.path)
+
+
+@dataclass
+class SamplingConfig:
+    """How answers are sampled."""
+
+    temperature: float | None = _science(None)
+    """One temperature for all questions; null: by category as in FastChat."""
+    top_p: float = _science(1.0)
+    """Nucleus sampling; 1 is off, whatever the model's generation_config says."""
+    top_k: int = _science(-1)
+    """Top-k sampling; -1 is off."""
+    repetition_penalty: float = _science(1.0)
+    """1 is off."""
+    max_tokens: int = _science(1024)
+    """New tokens per turn."""
+    seed: int = _science(0)
+    """Run seed; the seed of a turn is made from it, the question, the turn and the sample."""
+    samples: int = 1
+    """Answers per question; each has its own id, so raising this only adds work."""
+
+
+@dataclass
+class EndpointConfig:
+    """A service that speaks the OpenAI chat API: shared by ``judge`` and ``engine=openai``."""
+
+    base_url: str | None = _science(None)
+    """Root of the API, for example http://127.0.0.1:8000/v1; null: the openai client's own."""
+    api_key_env: str | None = "OPENAI_API_KEY"
+    """Environment variable that holds the key; null where the service wants none."""
+    requests_per_minute: float | None = None
+    """Rate limit of the service; null is no limit."""
+    tokens_per_minute: float | None = None
+    """Limit on prompt plus completion tokens."""
+    concurrency: int = 64
+    """Calls in flight at most."""
+    timeout_s: float = 120.0
+    """Seconds until one call is given up."""
+    max_retries: int = 6
+    """Further tries of one call after faults that may pass (429, 5xx, connection, timeout)."""
+    max_retry_after_s: float = 600.0
+    """The longest wait that a service may ask for; a longer one fails the call."""
+    adaptive: bool = False
+    """Lower the rate on 429 and raise it again slowly."""
+    limit_scope: str = "run"
+    """``run``, or ``cluster``: one limiter for all runs on the same Ray cluster."""
+    context_window: int | None = None
+    """Tokens of prompt and reply that the service's model takes; null is unknown."""
+    token_param: str | None = None
+    """``max_tokens`` or ``max_completion_tokens``; null: learned from the service."""
+    extra_body: dict[str, Any] = _science({})
+    """Further fields of each request."""
+
+
+@dataclass
+class JudgeConfig(EndpointConfig):
+    """The judge."""
+
+    kind: str = "openai"
+    """``openai`` (any compatible API), ``local`` (a vLLM server that the run starts) or ``none``."""
+    name: str = ""
+    """Label in tables and files; the model where empty."""
+    model: str = _science("")
+    """Name sent to the API; with ``judge=local`` a Hugging Face id or folder."""
+    prompts: str = "fastchat"
+    """``fastchat`` (the benchmark's own), ``rubric5``, or the path of a prompt file."""
+    temperature: float | None = _science(0.0)
+    """Sampling temperature; null sends none."""
+    max_tokens: int = _science(2048)
+    """Tokens of the reply at most."""
+    max_tokens_retry: int = 8192
+    """The larger cap that a reply cut off at ``max_tokens`` is asked again with; 0: never."""
+    parse_retries: int = 2
+    """Further calls for a reply without a valid rating."""
+    samples: int = 1
+    """Repeats of each judgment; each is a row of its own."""
+    truncate: str = _science("never")
+    """``answer_tail`` cuts the end of long answers to fit the judge's window, and records it."""
+    reasoning_effort: str | None = _science(None)
+    """Sent to reasoning models where set."""
+    constrain: bool = _science(False)
+    """Force the reply into a short explanation and a rating (structured outputs of vLLM)."""
+    thinking_open: str = "<think>"
+    """Tag that begins the thinking of a judge that thinks in its reply."""
+    thinking_close: str = "</think>"
+    """Tag that ends it."""
+    price_prompt: float | None = None
+    """Dollars per million prompt tokens."""
+    price_completion: float | None = None
+    """Dollars per million completion tokens."""
+    demo: bool = False
+    """Scores of this judge are a demonstration, not comparable with anything."""
+    embedded: bool = False
+    """``judge=local`` with the demo model."""
+    replicas: int = 1
+    """``judge=local``: servers to start."""
+    tensor_parallel: int = 1
+    """``judge=local``: GPUs per server."""
+    max_model_len: int | None = None
+    """``judge=local``: context window of the server."""
+    gpu_memory_utilization: float = 0.9
+    """``judge=local``: share of each GPU."""
+    schedule: str = "auto"
+    """``judge=local``: ``together`` with the answers, ``after`` them, or ``auto``: together where
+    the GPUs suffice (and always without GPUs)."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """``judge=local``: further arguments of the vLLM server, by their flag names."""
+    start_timeout_s: float = 600.0
+    """``judge=local``: seconds until the server must be up."""
+
+    @property
+    def label(self) -> str:
+        """The name shown for the judge."""
+        return self.name or self.model or self.kind
+
+
+@dataclass
+class EngineConfig(EndpointConfig):
+    """What runs the model."""
+
+    kind: str = _science("vllm")
+    """``vllm`` (in Ray actors), ``openai`` (a running server) or ``fake`` (for tests)."""
+    replicas: int | None = None
+    """Engine actors; null: as many as the cluster's GPUs allow, and no more than shards."""
+    tensor_parallel: int = 1
+    """GPUs per engine, split by tensor."""
+    pipeline_parallel: int = 1
+    """GPUs per engine, split by layer."""
+    dtype: str = _science("auto")
+    """Weights' type."""
+    quantization: str | None = _science(None)
+    """vLLM's quantization method."""
+    max_model_len: int | None = _science(None)
+    """Context window in tokens; null: the model's own, at most 8192."""
+    gpu_memory_utilization: float = 0.9
+    """Share of each GPU that the engine takes."""
+    memory_limit_gb: float | None = None
+    """Instead of a share: gigabytes per GPU, turned into a share of the card that is there."""
+    max_num_seqs: int = 96
+    """Conversations running at once in one engine."""
+    enforce_eager: bool | None = None
+    """No compilation and no CUDA graphs; null: only without a GPU."""
+    trust_remote_code: bool = False
+    """Run code that ships with the model. Off unless you trust its author."""
+    args: dict[str, Any] = _science({})
+    """Further vLLM engine arguments."""
+    hot_swap: str = "auto"
+    """Swap weights in place between checkpoints of one architecture: ``auto``, ``off``, or
+    ``verify`` (also compare with a fresh engine)."""
+    start_timeout_s: float = 1200.0
+    """Seconds until an engine must be up."""
+    stall_s: float = 300.0
+    """Seconds without any token until an engine counts as hung."""
+    max_restarts: int = 3
+    """Fresh engines after faults, per shard."""
+    row_attempts: int = 2
+    """Times one conversation may take its engine down before it is failed alone."""
+    min_response_length: int = 0
+    """``engine=openai``: shorter answers, in characters, are asked again, then stored as empty."""
+    cpu_kv_cache_gb: float = 2.0
+    """Key-value cache of an engine without a GPU."""
+    cpu_threads: int | None = None
+    """Threads of an engine without a GPU; null: all cores over the engines there."""
+    fake_seconds_per_token: float = 0.0
+    """``engine=fake``: time per token of a turn."""
+    fake_faults: dict[str, Any] = field(default_factory=dict)
+    """``engine=fake``: scripted faults, see engines/fake.py."""
+
+
+@dataclass
+class BenchmarkConfig:
+    """Which benchmark."""
+
+    name: str = _science("mt_bench")
+    """Registered name of the benchmark."""
+
+
+@dataclass
+class ClusterConfig:
+    """Where it runs."""
+
+    address: str | None = None
+    """Ray address: null starts Ray here (or joins the cluster of RAY_ADDRESS); ``auto`` joins."""
+    ray: str = "auto"
+    """``auto``: Ray for engines in actors, none for an endpoint; ``always``."""
+    namespace: str = "mtbench_ray"
+    """Ray namespace; limiters are shared within one."""
+    num_cpus: int | None = None
+    """CPUs of a Ray started here."""
+    num_gpus: int | None = None
+    """GPUs of a Ray started here."""
+    wait_s: float = 30.0
+    """Seconds to wait for nodes of a growing cluster before need and have are compared."""
+
+
+@dataclass
+class ReportConfig:
+    """How results are shown."""
+
+    format: str = "table"
+    """``table``, ``json`` or ``markdown``."""
+    resamples: int = 2000
+    """Bootstrap resamples of the intervals."""
+    seed: int = 0
+    """Seed of the bootstrap."""
+
+
+@dataclass
+class RunConfig:
+    """One run: a model under a judge."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    judge: JudgeConfig = field(default_factory=JudgeConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    benchmark: BenchmarkConfig = field(default_factory=BenchmarkConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+    workspace: str = "results"
+    """Folder of everything that is kept; running the same line again does only what is owed."""
+    mode: str = "single"
+    """``single``, ``pairwise-baseline`` (needs ``baseline``) or ``pairwise-all``."""
+    baseline: str | None = None
+    """Model that the others are compared with: of this run, the workspace or an import."""
+    parity: str = "safe"
+    """``safe``, or ``fastchat`` for FastChat's own parsing and aggregation."""
+    stage: str = "all"
+    """``answers`` (no judging), ``judge`` (only judge what the workspace holds) or ``all``."""
+    question_path: str | None = None
+    """Your own question file instead of the official one."""
+    reference_path: str | None = None
+    """Your own reference answers."""
+    judge_prompt_path: str | None = None
+    """Your own judge prompts in FastChat's format."""
+    categories: list[str] = field(default_factory=list)
+    """Only these categories."""
+    limit: int | None = None
+    """Only so many questions."""
+    limit_by: str = "order"
+    """``order``: the first ones; ``category``: evenly over the categories."""
+    budget_usd: float | None = None
+    """Stop judging before this many dollars are spent in this run."""
+    fresh: bool = False
+    """Start over: earlier rows are kept on disk but not counted."""
+    quiet: bool = False
+    """No progress lines."""
+    show: int = 0
+    """``plan``: print this many rendered answer and judge prompts."""

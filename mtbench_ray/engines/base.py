@@ -1,0 +1,107 @@
+"""What an engine is to the rest of the program.
+
+An engine answers one turn at a time for one model; many turns run at once on one event loop. The
+worker (``engines/worker.py``) walks conversations over it and turns faults into rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
+from mtbench_ray.schema import EngineEvent, Message, Question, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSampling:
+    """Sampling parameters of one turn, all of them explicit.
+
+    Attributes:
+        max_tokens: New tokens wanted; an engine lowers it to the room that is left.
+        seed: From question, turn, sample and run seed only.
+    """
+
+    temperature: float
+    top_p: float
+    top_k: int
+    repetition_penalty: float
+    max_tokens: int
+    seed: int
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What came back for one turn, before thinking is split off.
+
+    Attributes:
+        text: Decoded output without special tokens.
+        finish_reason: ``stop`` or ``length``.
+        reasoning: Where the engine itself split thinking off (an endpoint's reasoning field).
+        sampling: JSON of the parameters really used.
+        status: ``ok``, or ``context_overflow``, ``refused`` or ``error`` with ``error`` set: a
+            failure of this turn alone. Faults of the engine raise ``EngineFault`` instead.
+    """
+
+    text: str
+    finish_reason: str | None
+    prompt_tokens: int
+    output_tokens: int
+    sampling: str = "{}"
+    reasoning: str | None = None
+    status: str = "ok"
+    error: str | None = None
+
+
+class Engine(Protocol):
+    """One running engine with one model loaded."""
+
+    origin: str
+    """``cold``, ``swap``, ``endpoint`` or ``fake``: goes into each turn row."""
+    template_hash: str
+
+    async def generate(
+        self, messages: Sequence[Message], sampling: TurnSampling, request_id: str
+    ) -> Generation:
+        """Answer the last user message.
+
+        Raises:
+            EngineFault: The engine is dead or hung; other requests on it fail too.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """End the engine and every process and file of it. Never raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShardUnit:
+    """One conversation of a shard: a question, and the turns of it that are already there."""
+
+    question: Question
+    sample: int
+    answer_id: str
+    done: tuple[Turn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What an engine actor takes at once: some conversations of one checkpoint.
+
+    Attributes:
+        next_model: The checkpoint that this replica is likely to get next, to read ahead.
+    """
+
+    model: ModelConfig
+    sampling: SamplingConfig
+    engine: EngineConfig
+    units: tuple[ShardUnit, ...]
+    run_id: str = ""
+    next_model: ModelConfig | None = None
+
+
+Output = Turn | EngineEvent
+"""What a worker yields."""

@@ -1,0 +1,436 @@
+"""Row types, statuses and content ids. Standard library only.
+
+Rows are what users' workspaces live on. Each row type is a frozen dataclass; :func:`encode` writes
+one as a line of ASCII JSON (so lone surrogates, NUL and U+2028 survive any reader) and
+:func:`decode` reads it back. Free-form settings are JSON strings, never nested dicts, so that a
+column keeps one type in Arrow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+SCHEMA = 1
+"""Version of the row layout; written in every row as ``schema``."""
+
+Status = Literal[
+    "ok", "truncated", "empty", "refused", "unparsed", "context_overflow", "error"
+]
+"""``ok`` and, for answers, also ``truncated`` and ``empty`` are results; the others are failures."""
+
+ANSWERED: frozenset[str] = frozenset({"ok", "truncated", "empty"})
+"""Turn statuses that are the model's own doing: such a turn is judged as it stands. A failure of
+the machinery (``error``, ``context_overflow``) is never judged and is owed again."""
+
+QuestionId = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message: ``role`` is system, user or assistant."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One benchmark item with its turns.
+
+    Attributes:
+        benchmark: Name of the benchmark, ``mt_bench``.
+        question_id: The item's own id, as in its file.
+        category: One of the benchmark's categories.
+        turns: User messages in order.
+        references: Reference answer per turn, or empty where the judge gets none.
+        group: Unit of coverage and resampling; the question itself for MT-Bench.
+        tags: Free labels.
+        context: A conversation history given by the item; empty for MT-Bench.
+        temperature: The item's own sampling temperature (FastChat's ``required_temperature``).
+        grading: JSON with whatever a rule check needs; empty object for MT-Bench.
+        revision: sha256 of the file that the item came from.
+    """
+
+    benchmark: str
+    question_id: QuestionId
+    category: str
+    turns: tuple[str, ...]
+    references: tuple[str, ...] = ()
+    group: str = ""
+    tags: tuple[str, ...] = ()
+    context: tuple[Message, ...] = ()
+    temperature: float | None = None
+    grading: str = "{}"
+    revision: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answered (or failed) turn; streamed as soon as it is there.
+
+    Attributes:
+        answer_id: Content id of the conversation's settings (see ``plan.answer_id``).
+        turn: 1-based.
+        content: The final answer: the only text that turn 2, the judge and FastChat files see.
+        reasoning: Thinking that was split off; None where there was none.
+        raw: The engine's text before any splitting.
+        history: ``content`` of the earlier turns that this one was built on.
+        sampling: JSON of the parameters really used.
+        template_hash: sha256 prefix of the chat template, empty for endpoints.
+        latency_s: Seconds from request to last token.
+        engine_origin: ``cold`` (fresh engine), ``swap`` (weights swapped in place), ``endpoint``,
+            ``fake`` or ``import``.
+        status: See :data:`Status`; ``error`` says why in ``error``.
+        compliant: Whether the thinking format was kept; None where thinking is not expected.
+        created: Unix seconds.
+    """
+
+    answer_id: str
+    turn: int
+    benchmark: str
+    question_id: QuestionId
+    model: str
+    sample: int
+    content: str
+    status: str
+    raw: str = ""
+    reasoning: str | None = None
+    history: tuple[str, ...] = ()
+    finish_reason: str | None = None
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    seed: int | None = None
+    sampling: str = "{}"
+    template_hash: str = ""
+    latency_s: float = 0.0
+    engine_origin: str = "cold"
+    compliant: bool | None = None
+    error: str | None = None
+    created: float = 0.0
+    run_id: str = ""
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One judge call, fully rendered. Not stored alone: its fields go into the judgment.
+
+    Attributes:
+        judgment_id: Content id over everything that changes the verdict.
+        match_id: The same for both games of a match; equals judgment_id in single mode.
+        order: 0 in single mode; 1 where ``model`` is shown as A, 2 where it is shown as B.
+        opponent: The other model of a match, or None.
+        answer_ids: The answers shown, ``model``'s first.
+        messages: What is sent.
+        want: What the reply is read as: ``text``, ``json`` or ``logprobs``.
+    """
+
+    judgment_id: str
+    match_id: str
+    mode: str
+    benchmark: str
+    question_id: QuestionId
+    category: str
+    turn: int
+    model: str
+    judge: str
+    judge_prompt: str
+    messages: tuple[Message, ...]
+    prompt_hash: str
+    reference_hash: str = ""
+    order: int = 0
+    opponent: str | None = None
+    answer_ids: tuple[str, ...] = ()
+    sample: int = 0
+    judge_sample: int = 0
+    want: str = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgment:
+    """What a judge wrote about one turn or one game, with what was read from it.
+
+    Attributes:
+        label: The verdict as text: the rating's digits, or ``A``, ``B``, ``tie``.
+        value: Rating, or 1, 0.5, 0 for ``model`` after un-swapping; None where there is none.
+        status: ``ok`` exactly where value is a number.
+        error: The reason of a failure (``no_rating``, ``out_of_range``, ``timeout`` ...).
+        attempts: Calls made for this row, 0 where nothing was sent.
+        cost_usd: Price of all attempts, None where prices are unknown.
+        params: JSON of the parameters really sent.
+        started: Unix seconds at which the call that gave this reply began.
+        created: Unix seconds at which the reply was there.
+        source: ``run``, or ``import`` for rows read from FastChat files.
+    """
+
+    judgment_id: str
+    match_id: str
+    mode: str
+    benchmark: str
+    question_id: QuestionId
+    category: str
+    turn: int
+    model: str
+    judge: str
+    judge_prompt: str
+    status: str
+    user_prompt: str = ""
+    text: str = ""
+    reasoning: str | None = None
+    finish_reason: str | None = None
+    label: str | None = None
+    value: float | None = None
+    error: str | None = None
+    order: int = 0
+    opponent: str | None = None
+    answer_ids: tuple[str, ...] = ()
+    sample: int = 0
+    judge_sample: int = 0
+    prompt_hash: str = ""
+    reference_hash: str = ""
+    attempts: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+    latency_s: float = 0.0
+    params: str = "{}"
+    started: float = 0.0
+    created: float = 0.0
+    source: str = "run"
+    run_id: str = ""
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One wanted answer of an answer set."""
+
+    question_id: QuestionId
+    sample: int
+    answer_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSet:
+    """The answers one model is meant to give: what "planned" counts for it.
+
+    Attributes:
+        model: Label shown everywhere, the exact text typed.
+        settings: JSON of the science settings behind the answer ids.
+        units: The wanted answers.
+        source: ``run`` or ``import``.
+    """
+
+    model: str
+    settings: str
+    units: tuple[Unit, ...]
+    source: str = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One row of the final table before it is filled: a model under a judge in a mode.
+
+    Stored in the run record, so that a report can be made later from the workspace alone.
+
+    Attributes:
+        answers: The model's wanted answers.
+        opponent: The other side's wanted answers in pairwise modes.
+        judge: Label of the judge; empty for ``judge=none``.
+        judge_settings: JSON of the judge's science settings.
+        mode: ``single``, ``pairwise-baseline`` or ``pairwise-all``.
+        data: Name of the data snapshot in the workspace: questions, references, judge prompts.
+        judge_samples: Repeats of each judgment.
+        source: ``run``, or ``import`` where verdicts were read from FastChat files.
+        error: Why nothing could be done for this model, where that is so.
+        demo: The judge is only a demonstration; scores are not comparable.
+    """
+
+    answers: AnswerSet
+    judge: str
+    judge_settings: str
+    mode: str
+    data: str
+    opponent: AnswerSet | None = None
+    judge_samples: int = 1
+    source: str = "run"
+    error: str | None = None
+    demo: bool = False
+
+    @property
+    def model(self) -> str:
+        return self.answers.model
+
+    @property
+    def baseline(self) -> str | None:
+        return self.opponent.model if self.opponent else None
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One wanted verdict, known before the answers exist.
+
+    Attributes:
+        answer_ids: Answers it needs, ``model``'s first; turns 1 to ``turn`` of each.
+        order: As in :class:`Request`.
+    """
+
+    model: str
+    question_id: QuestionId
+    category: str
+    group: str
+    turn: int
+    sample: int
+    answer_ids: tuple[str, ...]
+    order: int = 0
+    opponent: str | None = None
+    judge_sample: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A slot with what became of it.
+
+    Attributes:
+        judgment: The row that counts, or None.
+        reason: Empty where the judgment has a value; else why there is none, for example
+            ``no_rating``, ``answer_error``, ``answer_context_overflow``, ``missing``.
+    """
+
+    slot: Slot
+    judgment: Judgment | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One aggregate with its coverage.
+
+    Attributes:
+        metric: ``rating`` or, in pairwise modes, ``win_rate``, ``loss_rate``,
+            ``win_rate_adjusted``.
+        dimension: ``all``, ``turn`` or ``category``.
+        name: The turn or the category; empty for ``all``.
+        planned: Wanted verdicts.
+        scored: Verdicts that count in ``mean``.
+        failed: JSON object, reason to count; planned = scored + the sum of these.
+        mean: None where nothing was scored.
+        ci_low: Lower end of the 95% interval, None where it does not exist.
+        ci_high: Upper end.
+        method: How the interval was made.
+    """
+
+    model: str
+    judge: str
+    mode: str
+    metric: str
+    dimension: str
+    name: str
+    planned: int
+    scored: int
+    failed: str
+    mean: float | None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    method: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEvent:
+    """Something an engine did that the run record and the summary's figures want to know.
+
+    Attributes:
+        kind: ``start``, ``swap``, ``restart``, ``failed`` or ``stop``.
+        seconds: How long it took.
+        gpu_memory_gb: Memory in use on the engine's cards after it, None without a GPU.
+        detail: Why (a refused swap, the engine's words of a fault).
+    """
+
+    kind: str
+    model: str
+    replica: str
+    seconds: float
+    detail: str = ""
+    gpu_memory_gb: float | None = None
+    created: float = 0.0
+
+
+Row = TypeVar("Row")
+
+
+def canonical(value: Any) -> str:
+    """JSON text of ``value`` that is equal for equal values: sorted keys, no spaces, ASCII."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+
+
+def text_hash(text: str) -> str:
+    """First 32 hex digits (128 bits) of the sha256 of a text; lone surrogates are allowed."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def content_id(kind: str, fields: Mapping[str, Any]) -> str:
+    """Id of a unit of work from everything that changes its result.
+
+    Args:
+        kind: ``answer`` or ``judgment``: ids of different kinds never meet.
+        fields: JSON-able values. Order does not matter, names and values do.
+    """
+    return text_hash(canonical([kind, dict(fields)]))
+
+
+def encode(row: Any) -> str:
+    """One row as a line of JSON without the line end; ASCII only."""
+    return json.dumps(to_dict(row), ensure_ascii=True, separators=(",", ":"))
+
+
+def to_dict(row: Any) -> dict[str, Any]:
+    """A row as plain JSON values, in field order."""
+    return dataclasses.asdict(row)
+
+
+def decode(cls: type[Row], data: Mapping[str, Any]) -> Row:
+    """Build a row from parsed JSON.
+
+    Unknown fields of a same-or-older schema are ignored and missing ones take their defaults.
+
+    Raises:
+        ValueError: The row is of a newer schema, or lacks a field that has no default.
+    """
+    version = data.get("schema", SCHEMA)
+    if not isinstance(version, int) or version > SCHEMA:
+        raise ValueError(
+            f"row of schema {version!r}, this version reads up to {SCHEMA}: upgrade mtbench_ray"
+        )
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if field.name in data:
+            values[field.name] = _revive(str(field.type), data[field.name])
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise ValueError(f"not a {cls.__name__} row: {error}") from None
+
+
+def _revive(annotation: str, value: Any) -> Any:
+    """JSON lists back to the tuples (of messages, units, answer sets) that the field declares."""
+    nested = _NESTED.get(annotation.removesuffix(" | None").strip())
+    if value is None or nested is None:
+        return value
+    return nested(value)
+
+
+def _tuple_of(cls: type[Any]) -> Any:
+    return lambda items: tuple(decode(cls, item) for item in items)
+
+
+_NESTED: dict[str, Any] = {
+    "tuple[str, ...]": tuple,
+    "tuple[Message, ...]": _tuple_of(Message),
+    "tuple[Unit, ...]": _tuple_of(Unit),
+    "AnswerSet": lambda item: decode(AnswerSet, item),
+}
