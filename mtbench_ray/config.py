@@ -15,6 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+DEMO_MODEL = "smollm2-135m"
+"""Name of the embedded model, as ``model=`` and as ``judge.model=`` of the local judge."""
+
+
 def _science(default: Any) -> Any:
     """A field whose value changes results."""
     if isinstance(default, (list, dict)):
@@ -158,8 +162,9 @@ class JudgeConfig(EndpointConfig):
     """``answer_tail`` cuts the end of long answers to fit the judge's window, and records it."""
     reasoning_effort: str | None = _science(None)
     """Sent to reasoning models where set."""
-    constrain: bool = _science(False)
-    """Force the reply into a short explanation and a rating (structured outputs of vLLM)."""
+    constrain: bool | None = _science(None)
+    """Force the reply into a short explanation and a rating (structured outputs of vLLM); null:
+    only for the demo model, which would not keep the format by itself."""
     thinking_open: str = "<think>"
     """Tag that begins the thinking of a judge that thinks in its reply."""
     thinking_close: str = "</think>"
@@ -168,10 +173,6 @@ class JudgeConfig(EndpointConfig):
     """Dollars per million prompt tokens."""
     price_completion: float | None = None
     """Dollars per million completion tokens."""
-    demo: bool = False
-    """Scores of this judge are a demonstration, not comparable with anything."""
-    embedded: bool = False
-    """``judge=local`` with the demo model."""
     replicas: int = 1
     """``judge=local``: servers to start."""
     tensor_parallel: int = 1
@@ -192,6 +193,11 @@ class JudgeConfig(EndpointConfig):
     def label(self) -> str:
         """The name shown for the judge."""
         return self.name or self.model or self.kind
+
+    @property
+    def demo(self) -> bool:
+        """Whether the judge is the demo model: its scores are not comparable with anything."""
+        return self.kind == "local" and self.model == DEMO_MODEL
 
 
 @dataclass
@@ -296,6 +302,8 @@ class RunConfig:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
+    models: list[str] = field(default_factory=list)
+    """Several models at once, for experiment files: each becomes a job like ``model=<it>``."""
     workspace: str = "results"
     """Folder of everything that is kept; running the same line again does only what is owed."""
     mode: str = "single"

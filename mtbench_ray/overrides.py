@@ -1,0 +1,215 @@
+"""What the user typed, checked and made digestible for Hydra. Pure functions on strings.
+
+Hydra reads ``model=X`` as the name of a file in ``conf/model``. Here any model id or path may be
+typed there: such a text becomes a config group choice of its own, under a safe name, that
+:mod:`mtbench_ray.cli` registers before Hydra starts. Nothing is ever built as an override string,
+so a path may hold ``=``, spaces or non-ASCII letters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mtbench_ray.config import RunConfig
+from mtbench_ray.errors import UserError
+from mtbench_ray.schema import text_hash
+
+GROUPS = ("model", "judge", "engine", "benchmark", "cluster", "report", "experiment")
+_HYDRA_FLAGS = frozenset(
+    "-h --help --hydra-help --version -c --cfg --resolve -p --package -r --run -m --multirun "
+    "-sc --shell-completion -cp --config-path -cn --config-name -cd --config-dir "
+    "--experimental-rerun -i --info".split()
+)
+_FLAGS_WITH_VALUE = frozenset(
+    "-c --cfg -p --package -sc --shell-completion -cp --config-path -cn --config-name -cd "
+    "--config-dir --experimental-rerun".split()
+)
+
+
+@dataclass
+class Typed:
+    """Command line for Hydra, with the group choices that it needs beside the shipped ones.
+
+    Attributes:
+        args: Arguments for Hydra.
+        choices: By group and safe choice name: the text typed.
+        multirun: Whether several jobs are asked for.
+    """
+
+    args: list[str] = field(default_factory=list)
+    choices: dict[tuple[str, str], str] = field(default_factory=dict)
+    multirun: bool = False
+
+
+def read(argv: Sequence[str], presets: Mapping[str, Sequence[str]]) -> Typed:
+    """Check a command line and rewrite free-form ``model=`` and ``judge=`` values.
+
+    Args:
+        argv: Arguments after the verb.
+        presets: Names of the shipped choices by group.
+
+    Raises:
+        UserError: A flag where a setting belongs, a word without ``=``, an unknown key, or a name
+            that is nearly a preset; the hint has the nearest right form.
+    """
+    typed = Typed(multirun=any(arg in ("-m", "--multirun") for arg in argv))
+    free_names = any(arg in ("engine=openai", "engine=fake") for arg in argv)
+    rest = iter(argv)
+    pairs: list[tuple[str, str]] = []
+    for arg in rest:
+        if arg in _HYDRA_FLAGS:
+            typed.args.append(arg)
+            if arg in _FLAGS_WITH_VALUE:
+                typed.args.append(next(rest, ""))
+        elif arg.startswith("-"):
+            if arg.partition("=")[0] not in _HYDRA_FLAGS:
+                raise _flag_error(arg, next(rest, ""))
+            typed.args.append(arg)
+        elif "=" not in arg and not arg.startswith("~"):
+            key = arg if arg in _known_keys() else "key"
+            raise UserError(
+                f"'{arg}' is not a setting", f"settings are written {key}=value, for example limit=4"
+            )
+        else:
+            key, _, value = arg.partition("=")
+            if key.lstrip("+~").partition("@")[0] in ("model", "judge"):
+                pairs.append((key, value))
+            else:
+                _check_key(key)
+                typed.args.append(arg)
+    # Lists make several jobs: judge=[a,b] is judge=a,b in a multirun.
+    if any(value.startswith("[") and value.endswith("]") for _, value in pairs):
+        typed.multirun = True
+        if "-m" not in typed.args and "--multirun" not in typed.args:
+            typed.args.insert(0, "-m")
+    for key, value in pairs:
+        group = key.lstrip("+~")
+        names = [
+            _choice(group, text, presets, typed, free_names)
+            for text in _split(value, typed.multirun)
+        ]
+        if names:
+            typed.args.append(f"{key}={','.join(names)}")
+    return typed
+
+
+def _choice(
+    group: str, text: str, presets: Mapping[str, Sequence[str]], typed: Typed, free_names: bool
+) -> str:
+    """The config group choice for one typed model or judge."""
+    known = presets.get(group, ())
+    if text in known:
+        return text
+    looks_like_path = "/" in text or "\\" in text or text.startswith((".", "~"))
+    if not text:
+        raise UserError(f"{group}= is empty", f"write {group}=NAME; `list {group}s` shows presets")
+    if not looks_like_path and not Path(text).exists():
+        near = difflib.get_close_matches(text, known, n=1, cutoff=0.75)
+        if group == "judge":
+            meant = f"did you mean judge={near[0]}? " if near else ""
+            raise UserError(
+                f"no judge preset is called '{text}'",
+                f"{meant}Any model of an OpenAI-compatible API: judge=openai judge.model={text}"
+                " [judge.base_url=...]; `python -m mtbench_ray list judges` shows the presets",
+            )
+        if near and not free_names:
+            raise UserError(
+                f"no model preset is called '{text}'",
+                f"did you mean model={near[0]}? `python -m mtbench_ray list models` shows the"
+                f" presets; a hub id without a slash is written +model.path={text}",
+            )
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "_", text.rstrip("/").rpartition("/")[2])[:40].strip("_")
+    name = f"{slug or group}-{text_hash(text)[:8]}"
+    typed.choices[(group, name)] = text
+    return name
+
+
+def _split(value: str, multirun: bool) -> list[str]:
+    """The names in a typed value: a comma separates jobs in a multirun, unless quoted."""
+    if value.startswith("[") and value.endswith("]"):
+        value, multirun = value[1:-1], True
+    parts: list[str] = []
+    current, quote, escaped, quoted = "", "", False, False
+    for char in value:
+        if escaped:
+            current += char if char in "\\=,'\" " else "\\" + char
+            escaped = False
+        elif char == "\\":
+            escaped = True
+        elif quote:
+            if char == quote:
+                quote = ""
+            else:
+                current += char
+        elif char in "'\"" and not current.strip():
+            current, quote, quoted = "", char, True
+        elif char == "," and multirun:
+            parts.append(current if quoted else current.strip())
+            current, quoted = "", False
+        else:
+            current += char
+    parts.append((current + ("\\" if escaped else "")) if quoted else current.strip())
+    return parts
+
+
+def _flag_error(arg: str, following: str) -> UserError:
+    name, _, value = arg.lstrip("-").partition("=")
+    name = name.replace("-", "_")
+    value = value or (following if not following.startswith("-") and "=" not in following else "")
+    known = _known_keys()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        name = near[0] if near else name
+    return UserError(f"'{arg}' is not an option", f"write {name}={value or '...'}")
+
+
+def _check_key(key: str) -> None:
+    bare = key.lstrip("+~").partition("@")[0]
+    top = bare.partition(".")[0]
+    if key.startswith(("+", "~")) or top == "hydra" or "/" in bare or bare in GROUPS:
+        return
+    known = _known_keys()
+    if bare in known or any(bare.startswith(f"{name}.") for name in _open_keys()):
+        return
+    near = difflib.get_close_matches(bare, known, n=1, cutoff=0.5)
+    last = bare.rpartition(".")[2]
+    same = [name for name in known if name.rpartition(".")[2] == last]
+    best = same[0] if same else (near[0] if near else "")
+    raise UserError(
+        f"no setting is called '{bare}'",
+        f"did you mean {best}?" if best else "README.md has the list of settings",
+    )
+
+
+def _known_keys() -> dict[str, Any]:
+    """All dotted setting names with their types."""
+    return _walk(RunConfig, "")
+
+
+def _open_keys() -> list[str]:
+    """Settings that take any sub-key, such as engine.args."""
+    return [name for name, kind in _known_keys().items() if "dict" in str(kind)]
+
+
+def _walk(cls: type[Any], prefix: str) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    keys: dict[str, Any] = {}
+    for item in dataclasses.fields(cls):
+        kind = hints[item.name]
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+            keys.update(_walk(kind, f"{prefix}{item.name}."))
+        else:
+            keys[f"{prefix}{item.name}"] = kind
+    return keys
+
+
+def is_text(key: str) -> bool:
+    """Whether a setting takes a text (so that a value Hydra cannot parse may be quoted for it)."""
+    return "str" in str(_known_keys().get(key.lstrip("+"), "")).replace("dict[str", "")
