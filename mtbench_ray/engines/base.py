@@ -33,6 +33,27 @@ class TurnSampling:
 
 
 @dataclass(frozen=True, slots=True)
+class ThinkingSpec:
+    """How the thinking of a model is told from its answer.
+
+    Attributes:
+        split: Whether anything is split off at all; False leaves every text as it is.
+        required: Thinking was asked for, so that an answer without it breaks the format.
+        prefilled: The prompt already ends with the opening tag.
+        lead_only: Only a block that begins with its opening tag counts (the template is unknown).
+        stop: Stop strings; they cut the answer, never the thinking before it.
+    """
+
+    split: bool = False
+    required: bool = False
+    prefilled: bool = False
+    lead_only: bool = False
+    open: str = "<think>"
+    close: str = "</think>"
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """What came back for one turn, before thinking is split off.
 
@@ -61,6 +82,9 @@ class Engine(Protocol):
     origin: str
     """``cold``, ``swap``, ``endpoint`` or ``fake``: goes into each turn row."""
     template_hash: str
+    thinking: ThinkingSpec
+    gpu_memory_gb: float | None
+    """Memory in use on the engine's cards once it was up; None without a GPU."""
 
     async def generate(
         self, messages: Sequence[Message], sampling: TurnSampling, request_id: str
@@ -69,6 +93,15 @@ class Engine(Protocol):
 
         Raises:
             EngineFault: The engine is dead or hung; other requests on it fail too.
+        """
+        ...
+
+    async def adopt(self, model: ModelConfig) -> Engine | None:
+        """The same running engine, answering for another model from now on.
+
+        Returns:
+            The engine to go on with, or None where a fresh one is needed; ``self`` is then still
+            what it was.
         """
         ...
 
