@@ -7,6 +7,9 @@ are rows with a ``status`` (see :mod:`mtbench_ray.schema`).
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 EXIT_OK = 0
 EXIT_USAGE = 2
 EXIT_PARTIAL = 3
@@ -49,3 +52,11 @@ class EngineFault(Exception):
 
 class EndpointStopped(Exception):
     """An endpoint refused in a way that no further call can mend (key, quota, unknown model)."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """The error for a name that is not one of the ``known`` ones, with the nearest as hint."""
+    choices = sorted(known)
+    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else ""
+    return UserError(f"unknown {kind} {name!r}; there are: {', '.join(choices)}", hint)
