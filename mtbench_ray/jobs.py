@@ -1,0 +1,350 @@
+"""From composed settings to evaluations: what is wanted, checked before any model is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mtbench_ray import assets
+from mtbench_ray.benchmarks import get_benchmark
+from mtbench_ray.benchmarks.base import BenchmarkData
+from mtbench_ray.config import ModelConfig, RunConfig, science
+from mtbench_ray.engines.identity import answer_id, check_model
+from mtbench_ray.errors import UserError
+from mtbench_ray.judges.modes import get_mode
+from mtbench_ray.judges.prompts import builtin_prompts, load_prompts
+from mtbench_ray.schema import AnswerSet, Evaluation, Question, Unit, canonical
+from mtbench_ray.store import Workspace
+
+ANSWERS_ONLY = "answers"
+"""Mode of an evaluation that nobody judges."""
+
+
+@dataclass
+class Job:
+    """One model under one judge, checked.
+
+    Attributes:
+        config: Settings with every automatic value filled in.
+        questions: The questions of this run.
+        answers: What the model is to answer.
+        error: Why the model cannot be run; the job then fails alone.
+        notes: What the checks found worth recording (a merged system role, a short window).
+    """
+
+    config: RunConfig
+    data: BenchmarkData
+    data_name: str
+    questions: tuple[Question, ...]
+    answers: AnswerSet
+    error: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def judged(self) -> bool:
+        """Whether a judge rates this job's answers in this run."""
+        return self.config.judge.kind != "none" and self.config.stage != "answers"
+
+
+def settle(config: RunConfig) -> RunConfig:
+    """Fill in automatic values and refuse settings that contradict one another.
+
+    Raises:
+        UserError: With the setting to change.
+    """
+    choices = {
+        "stage": ("all", "answers", "judge"),
+        "parity": ("safe", "fastchat"),
+        "limit_by": ("order", "category"),
+        "mode": ("single", "pairwise-baseline", "pairwise-all"),
+    }
+    for key, allowed in choices.items():
+        value = getattr(config, key)
+        if value not in allowed:
+            near = difflib.get_close_matches(value, allowed, n=1, cutoff=0.0)
+            raise UserError(f"{key}={value} is not known", f"did you mean {key}={near[0]}?")
+    if config.limit is not None and config.limit < 1:
+        raise UserError(f"limit={config.limit} leaves no question", "write limit=1 or more")
+    if config.sampling.samples < 1 or config.judge.samples < 1:
+        raise UserError("samples must be at least 1", "write sampling.samples=1 judge.samples=1")
+    if config.sampling.max_tokens < 1 or config.judge.max_tokens < 1:
+        raise UserError("max_tokens must be at least 1", "write sampling.max_tokens=1024")
+    if config.mode == "pairwise-baseline" and not config.baseline:
+        raise UserError("mode=pairwise-baseline needs a model to compare with", "baseline=<model>")
+    judge = config.judge
+    if judge.kind == "openai" and not judge.model:
+        raise UserError(
+            "no judge was chosen",
+            "write judge=gpt-4o (`list judges` shows the presets), judge=local,"
+            " judge=none for answers only, or judge=openai judge.model=NAME judge.base_url=URL",
+        )
+    if config.engine.kind == "openai" and not config.engine.base_url:
+        raise UserError(
+            "engine=openai needs to know its server", "engine.base_url=http://127.0.0.1:8000/v1"
+        )
+    if judge.constrain is None:
+        judge = dataclasses.replace(judge, constrain=judge.demo)
+    return dataclasses.replace(config, judge=judge)
+
+
+def expand(config: RunConfig) -> list[RunConfig]:
+    """One config per model: ``models=[...]`` and ``model=checkpoints`` name several.
+
+    Raises:
+        UserError: No model is named, or no checkpoint is found.
+    """
+    if config.models:
+        return [
+            dataclasses.replace(
+                config, models=[], model=dataclasses.replace(config.model, path=path, name="")
+            )
+            for path in config.models
+        ]
+    if config.model.path == "checkpoints":
+        from mtbench_ray.checkpoints import find
+
+        return [dataclasses.replace(config, model=model) for model in find(config.model)]
+    if not config.model.path:
+        raise UserError(
+            "no model was chosen",
+            "write model=NAME: a preset (`list models`), a Hugging Face id or a local folder",
+        )
+    return [config]
+
+
+def load_data(config: RunConfig) -> BenchmarkData:
+    """Questions, references and judge prompts of a run.
+
+    Raises:
+        UserError: A file is missing or broken, or no source of the official data is reachable.
+    """
+    benchmark = get_benchmark(config.benchmark.name)
+    own = {
+        "questions": config.question_path,
+        "references": config.reference_path,
+        "judge_prompts": config.judge_prompt_path,
+    }
+    prompts = config.judge.prompts
+    builtin = prompts if prompts != "fastchat" and not _is_path(prompts) else None
+    if _is_path(prompts):
+        own["judge_prompts"] = prompts
+    needed = [part for part, path in own.items() if path is None]
+    if builtin is not None and "judge_prompts" in needed:
+        needed.remove("judge_prompts")
+    # Own questions have own references or none: the official ones belong to official questions.
+    if config.question_path and not config.reference_path:
+        needed.remove("references")
+    official = assets.official_files() if needed else {}
+    texts: dict[str, str | None] = {}
+    files: dict[str, str] = {}
+    for part, typed in own.items():
+        path = Path(typed).expanduser() if typed else official.get(part)
+        if path is None or (part == "judge_prompts" and builtin is not None):
+            texts[part] = None
+            continue
+        try:
+            raw = path.read_bytes()
+            texts[part] = raw.decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} cannot be read: {error}", f"check the path of {part}") from None
+        files[part] = f"{path.name} sha256:{hashlib.sha256(raw).hexdigest()}"
+    if builtin is not None:
+        texts["judge_prompts"] = builtin_prompts(builtin)
+        files["judge_prompts"] = f"{builtin} (built in)"
+    name = builtin or ("fastchat" if not own["judge_prompts"] else Path(own["judge_prompts"]).stem)
+    load_prompts(name, texts["judge_prompts"] or "")
+    questions = benchmark.read(texts["questions"] or "", texts["references"], files)
+    return BenchmarkData(benchmark.name, questions, name, texts["judge_prompts"] or "", files)
+
+
+def _is_path(prompts: str) -> bool:
+    return "/" in prompts or prompts.endswith((".jsonl", ".json")) or Path(prompts).is_file()
+
+
+def choose(config: RunConfig, questions: Sequence[Question]) -> tuple[Question, ...]:
+    """The questions of a run: by category, then the first ``limit``.
+
+    Raises:
+        UserError: A category that no question has.
+    """
+    known = list(dict.fromkeys(q.category for q in questions))
+    for category in config.categories:
+        if category not in known:
+            near = difflib.get_close_matches(category, known, n=1, cutoff=0.4)
+            raise UserError(
+                f"no question has the category '{category}'",
+                f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}",
+            )
+    chosen = [q for q in questions if not config.categories or q.category in config.categories]
+    if config.limit is None or config.limit >= len(chosen):
+        return tuple(chosen)
+    if config.limit_by == "order":
+        return tuple(chosen[: config.limit])
+    # Round by round over the categories, kept in file order.
+    seen: dict[str, int] = {}
+    rank = {}
+    for question in chosen:
+        rank[question.question_id] = (seen.get(question.category, 0), len(rank))
+        seen[question.category] = seen.get(question.category, 0) + 1
+    picked = {q.question_id for q in sorted(chosen, key=lambda q: rank[q.question_id])[: config.limit]}
+    return tuple(q for q in chosen if q.question_id in picked)
+
+
+def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
+    """Check every job of a run before anything is started.
+
+    A model that cannot be run fails its own job where there are several; a mistake that concerns
+    all jobs is raised.
+
+    Raises:
+        UserError: A mistake in the settings, or the only model cannot be run.
+    """
+    settled = [one for config in configs for one in expand(settle(config))]
+    data: dict[str, tuple[BenchmarkData, str]] = {}
+    checked: dict[str, tuple[str, list[str], str | None]] = {}
+    jobs: list[Job] = []
+    for config in settled:
+        source = canonical(
+            [config.benchmark.name, config.question_path, config.reference_path,
+             config.judge_prompt_path, config.judge.prompts]
+        )  # fmt: skip
+        if source not in data:
+            loaded = load_data(config)
+            data[source] = (loaded, workspace.save_data(loaded))
+        loaded, data_name = data[source]
+        questions = choose(config, loaded.questions)
+        who = canonical([dataclasses.asdict(config.model), science(config.engine)])
+        if who not in checked:
+            checked[who] = _check(config, len(settled) == 1)
+        fingerprint, notes, error = checked[who]
+        answers = _answer_set(config, questions, fingerprint, workspace.salt)
+        jobs.append(Job(config, loaded, data_name, questions, answers, error, list(notes)))
+    return jobs
+
+
+def _check(config: RunConfig, alone: bool) -> tuple[str, list[str], str | None]:
+    """Fingerprint, notes, and what is wrong with a model; raised where it is the only one."""
+    try:
+        info = check_model(config.model, config.engine)
+    except UserError as error:
+        if alone:
+            raise
+        return "", [], str(error)
+    return info.fingerprint, list(info.notes), None
+
+
+def _answer_set(
+    config: RunConfig, questions: Sequence[Question], fingerprint: str, salt: str
+) -> AnswerSet:
+    sampling = dataclasses.replace(config.sampling)
+    units = tuple(
+        Unit(
+            question.question_id,
+            sample,
+            answer_id(
+                config.model, config.engine, sampling, question, sample, fingerprint + salt
+            ),
+        )
+        for question in questions
+        for sample in range(sampling.samples)
+    )
+    settings = canonical(
+        {
+            "model": science(config.model),
+            "engine": science(config.engine),
+            "sampling": science(config.sampling),
+            "fingerprint": fingerprint,
+            "salt": salt,
+        }
+    )
+    return AnswerSet(config.model.label, settings, units)
+
+
+def evaluations(jobs: Sequence[Job], workspace: Workspace) -> list[Evaluation]:
+    """The rows of the final table.
+
+    Raises:
+        UserError: The baseline is unknown, or pairwise-all has only one model.
+    """
+    rows: dict[str, Evaluation] = {}
+    for job in jobs:
+        for opponent in _opponents(job, jobs, workspace):
+            row = Evaluation(
+                answers=job.answers,
+                judge=job.config.judge.label if job.judged else "",
+                judge_settings=_judge_settings(job) if job.judged else "{}",
+                mode=job.config.mode if job.judged else ANSWERS_ONLY,
+                data=job.data_name,
+                opponent=opponent,
+                judge_samples=job.config.judge.samples,
+                error=job.error,
+                demo=job.config.judge.demo,
+            )
+            key = canonical(
+                [row.model, row.judge, row.mode, row.baseline, row.judge_settings, row.data]
+            )
+            rows[key] = row
+    return list(rows.values())
+
+
+def _judge_settings(job: Job) -> str:
+    """All settings of the judge; no secret among them, only the name of the key's variable."""
+    return json.dumps(dataclasses.asdict(job.config.judge), sort_keys=True)
+
+
+def _opponents(job: Job, jobs: Sequence[Job], workspace: Workspace) -> list[AnswerSet | None]:
+    if not job.judged or job.config.mode == "single":
+        return [None]
+    get_mode(job.config.mode)
+    same = [
+        other
+        for other in jobs
+        if other.config.judge == job.config.judge and other.data_name == job.data_name
+    ]
+    models = list({other.answers.model: other.answers for other in same}.values())
+    if job.config.mode == "pairwise-all":
+        if len(models) < 2:
+            raise UserError(
+                "mode=pairwise-all compares the models of one run, and there is only one",
+                "-m model=a,b,c mode=pairwise-all",
+            )
+        mine = [answers.model for answers in models].index(job.answers.model)
+        return list(models[mine + 1 :])
+    baseline = job.config.baseline or ""
+    if job.answers.model == baseline:
+        return []
+    return [_baseline(baseline, models, workspace)]
+
+
+def _baseline(name: str, models: Sequence[AnswerSet], workspace: Workspace) -> AnswerSet:
+    """Answers of the baseline: of this run, else the newest ones that the workspace holds."""
+    known = {answers.model: answers for answers in models}
+    for record in workspace.run_records():
+        for row in record.evaluations:
+            known.setdefault(row.model, row.answers)
+            if row.model not in {answers.model for answers in models}:
+                known[row.model] = row.answers
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    raise UserError(
+        f"nothing is known of the baseline '{name}'",
+        (f"did you mean baseline={near[0]}? " if near else "")
+        + f"Answer it first in this workspace: model={name}, or `import fastchat DIR`",
+    )
+
+
+def model_of(job: Job) -> ModelConfig:
+    """The model of a job, with its label fixed so that it survives a change of path."""
+    return dataclasses.replace(job.config.model, name=job.config.model.label)
+
+
+def clean_label(text: str) -> str:
+    """A label on one line, for tables: control characters would break a terminal."""
+    return re.sub(r"[\x00-\x1f\x7f]", "?", text)
