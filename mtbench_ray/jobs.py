@@ -6,10 +6,10 @@ import dataclasses
 import difflib
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mtbench_ray import assets
 from mtbench_ray.benchmarks import get_benchmark
@@ -225,7 +225,36 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
         fingerprint, notes, error = checked[who]
         answers = _answer_set(config, questions, fingerprint, workspace.salt)
         jobs.append(Job(config, loaded, data_name, questions, answers, error, list(notes)))
+    _tell_apart(jobs)
     return jobs
+
+
+def _tell_apart(jobs: Sequence[Job]) -> None:
+    """Jobs of one label with different settings get labels that say what differs."""
+    by_label: dict[str, list[Job]] = {}
+    for job in jobs:
+        by_label.setdefault(job.answers.model, []).append(job)
+    for label, same in by_label.items():
+        settings = [_flat(json.loads(job.answers.settings)) for job in same]
+        differing = sorted(
+            {key for one in settings for key in one if one[key] != settings[0].get(key)}
+            - {"fingerprint"}
+        )
+        for job, values in zip(same, settings, strict=True):
+            if differing:
+                what = ", ".join(f"{key}={values.get(key)}" for key in differing)
+                job.answers = dataclasses.replace(job.answers, model=f"{label} ({what})")
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings with dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def _check(config: RunConfig, alone: bool) -> tuple[str, list[str], str | None]:
@@ -287,8 +316,9 @@ def evaluations(jobs: Sequence[Job], workspace: Workspace) -> list[Evaluation]:
                 demo=job.config.judge.demo,
             )
             key = canonical(
-                [row.model, row.judge, row.mode, row.baseline, row.judge_settings, row.data]
-            )
+                [row.answers.settings, row.model, row.judge, row.mode, row.baseline,
+                 row.judge_settings, row.data]
+            )  # fmt: skip
             rows[key] = row
     return list(rows.values())
 
@@ -341,10 +371,5 @@ def _baseline(name: str, models: Sequence[AnswerSet], workspace: Workspace) -> A
 
 
 def model_of(job: Job) -> ModelConfig:
-    """The model of a job, with its label fixed so that it survives a change of path."""
-    return dataclasses.replace(job.config.model, name=job.config.model.label)
-
-
-def clean_label(text: str) -> str:
-    """A label on one line, for tables: control characters would break a terminal."""
-    return re.sub(r"[\x00-\x1f\x7f]", "?", text)
+    """The model of a job, under the label that its rows carry."""
+    return dataclasses.replace(job.config.model, name=job.answers.model)

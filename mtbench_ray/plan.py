@@ -1,0 +1,179 @@
+"""Plan minus done: what is wanted, what the workspace holds, what is owed.
+
+The :class:`Board` knows every wanted answer and every wanted verdict. A verdict's request can be
+rendered, and its id is known, as soon as the answers that it looks at are there; so the board is
+told of every new row and says which judge calls it makes possible.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mtbench_ray.benchmarks.base import BenchmarkData
+from mtbench_ray.config import JudgeConfig
+from mtbench_ray.judges.base import Mode
+from mtbench_ray.judges.modes import failed_reason, get_mode
+from mtbench_ray.judges.prompts import PromptSet, load_prompts
+from mtbench_ray.schema import (
+    ANSWERED,
+    AnswerSet,
+    Evaluation,
+    Judgment,
+    Outcome,
+    Question,
+    QuestionId,
+    Request,
+    Slot,
+    Turn,
+)
+
+Turns = Mapping[tuple[str, int], Turn]
+Judgments = Mapping[str, Judgment]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An evaluation with everything needed to render its requests."""
+
+    evaluation: Evaluation
+    mode: Mode
+    judge: JudgeConfig
+    prompts: PromptSet
+    questions: Mapping[QuestionId, Question]
+
+
+def setting(evaluation: Evaluation, data: BenchmarkData) -> Setting:
+    """Bind an evaluation to its data.
+
+    Raises:
+        UserError: The stored judge prompts cannot be read.
+    """
+    return Setting(
+        evaluation,
+        get_mode(evaluation.mode),
+        JudgeConfig(**json.loads(evaluation.judge_settings)),
+        load_prompts(data.prompts_name, data.judge_prompts),
+        {question.question_id: question for question in data.questions},
+    )
+
+
+def outcomes(what: Setting, turns: Turns, judgments: Judgments) -> list[Outcome]:
+    """Every wanted verdict of an evaluation with what became of it.
+
+    Args:
+        turns: Newest turns by (answer_id, turn), failed ones too.
+        judgments: The judgments that count, by id.
+    """
+    result = []
+    for slot in what.mode.slots(what.evaluation, what.questions):
+        reason = failed_reason(slot, turns)
+        if reason is not None:
+            result.append(Outcome(slot, None, reason))
+            continue
+        request = render(what, slot, turns)
+        judgment = judgments.get(request.judgment_id)
+        if judgment is None:
+            result.append(Outcome(slot, None, "missing"))
+        elif judgment.status == "ok":
+            result.append(Outcome(slot, judgment, ""))
+        else:
+            result.append(Outcome(slot, judgment, judgment.error or judgment.status))
+    return result
+
+
+def render(what: Setting, slot: Slot, turns: Turns) -> Request:
+    """The judge call of a slot whose answers are there."""
+    return what.mode.request(
+        slot, what.questions[slot.question_id], turns, what.judge, what.prompts
+    )
+
+
+def owed_turns(
+    answers: AnswerSet, questions: Mapping[QuestionId, Question], turns: Turns
+) -> dict[str, list[Turn]]:
+    """Answers that lack a turn, by answer id, each with the good turns that it starts from.
+
+    A later turn counts only if it was built on the earlier ones that count now.
+    """
+    owed: dict[str, list[Turn]] = {}
+    for unit in answers.units:
+        good = good_turns(unit.answer_id, turns)
+        if len(good) < len(questions[unit.question_id].turns):
+            owed[unit.answer_id] = good
+    return owed
+
+
+def good_turns(answer_id: str, turns: Turns) -> list[Turn]:
+    """The turns of an answer that count, from the first one on without a gap."""
+    good: list[Turn] = []
+    while True:
+        turn = turns.get((answer_id, len(good) + 1))
+        if turn is None or turn.status not in ANSWERED:
+            return good
+        if turn.history != tuple(earlier.content for earlier in good):
+            return good
+        good.append(turn)
+
+
+@dataclass
+class _Waiting:
+    """A wanted verdict whose answers are not all there yet."""
+
+    setting: int
+    slot: Slot
+
+
+@dataclass
+class Board:
+    """All wanted verdicts of a run, and which of them can be judged by now.
+
+    Args:
+        settings: The judged evaluations.
+        turns: Live view of the workspace's turns.
+        judgments: Live view of the workspace's counting judgments.
+    """
+
+    settings: Sequence[Setting]
+    turns: Turns
+    judgments: Judgments
+    _waiting: dict[str, list[_Waiting]] = field(default_factory=dict)
+    _asked: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for index, what in enumerate(self.settings):
+            for slot in what.mode.slots(what.evaluation, what.questions):
+                for answer in dict.fromkeys(slot.answer_ids):
+                    self._waiting.setdefault(answer, []).append(_Waiting(index, slot))
+
+    def ready(self, answer_ids: Iterable[str] | None = None) -> list[tuple[int, Request]]:
+        """Judge calls that are possible now and have not been handed out, each once.
+
+        Args:
+            answer_ids: Look only at verdicts on these answers; None looks at all.
+
+        Returns:
+            Pairs of the setting's index and the request.
+        """
+        found: list[tuple[int, Request]] = []
+        for answer in list(self._waiting) if answer_ids is None else answer_ids:
+            still = []
+            for item in self._waiting.get(answer, ()):
+                if failed_reason(item.slot, self.turns) is not None:
+                    still.append(item)
+                    continue
+                request = render(self.settings[item.setting], item.slot, self.turns)
+                done = self.judgments.get(request.judgment_id)
+                if request.judgment_id in self._asked or (done and done.status == "ok"):
+                    continue
+                self._asked.add(request.judgment_id)
+                found.append((item.setting, request))
+            self._waiting[answer] = still
+        return found
+
+    def wanted(self) -> int:
+        """Number of wanted verdicts."""
+        return sum(
+            len(what.mode.slots(what.evaluation, what.questions)) for what in self.settings
+        )
