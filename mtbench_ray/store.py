@@ -1,0 +1,325 @@
+"""The workspace: a folder of rows that only grows, with one writer.
+
+Layout: ``answers.jsonl`` (turns), ``judgments.jsonl``, ``runs/<run_id>/record.json`` and
+``timeline.jsonl``, ``data/<hash>.json`` (benchmark snapshots), ``summary.json``, and at the end of
+a run ``answers.parquet`` and ``judgments.parquet``. The journals are the truth; everything else
+can be made from them and the run records again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets as random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, TypeVar
+
+from mtbench_ray.benchmarks.base import BenchmarkData
+from mtbench_ray.errors import UserError
+from mtbench_ray.journal import Journal, replacing, warn, well_formed
+from mtbench_ray.lock import WorkspaceLock
+from mtbench_ray.parquet import read_rows, write_table
+from mtbench_ray.runs import (
+    RunRecord,
+    Timeline,
+    check_run_id,
+    format_record,
+    parse_record,
+    start_record,
+)
+from mtbench_ray.schema import (
+    ANSWERED,
+    Evaluation,
+    Judgment,
+    Question,
+    Turn,
+    decode,
+    encode,
+    text_hash,
+)
+
+_REMOTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_MIN_SECRET = 8
+
+_FILES: dict[type[Any], str] = {Turn: "answers.jsonl", Judgment: "judgments.jsonl"}
+
+_Row = TypeVar("_Row", Turn, Judgment)
+
+
+class Workspace:
+    """An open workspace. Made by :meth:`open`; a context manager.
+
+    Attributes:
+        root: The folder.
+        salt: Goes into the content ids of answers and judgments: empty, or what the newest
+            ``fresh=true`` run chose, so that earlier rows are not found any more.
+        problems: Warnings of reading (torn or broken lines and the like), in order.
+    """
+
+    def __init__(self, root: Path, *, secrets: Sequence[str] = ()) -> None:
+        """Use :meth:`open`."""
+        self.root = root
+        self.salt = ""
+        self.problems: list[str] = []
+        self._secrets = _forms(secrets)
+        self._fresh = False
+        self._turns: dict[tuple[str, int], Turn] = {}
+        self._judgments: dict[str, Judgment] = {}
+        self._journals: dict[type[Any], Journal] = {}
+        self._lock: WorkspaceLock | None = None
+
+    @classmethod
+    def open(
+        cls,
+        root: Path | str,
+        *,
+        write: bool,
+        wait_s: float = 0.0,
+        secrets: Sequence[str] = (),
+    ) -> Workspace:
+        """Open a workspace and read its rows.
+
+        Args:
+            root: A local folder; made for ``write`` where it is not there.
+            write: Take the lock and open the journals for append.
+            wait_s: Seconds to wait for another run to end before refusing.
+            secrets: Texts (API keys) that are replaced by ``***`` in all that is written.
+                Shorter than 8 characters they are placeholders ("EMPTY") and left alone.
+
+        Raises:
+            UserError: Not a usable folder, held by another run, or of a newer version.
+        """
+        if remote := _REMOTE.match(str(root)):
+            raise UserError(
+                f"workspace {root} is remote ({remote[1]}); a workspace is a local folder or one "
+                "on a mounted file system",
+                "Give a folder, for example workspace=results, and copy it afterwards "
+                f"(aws s3 sync, gsutil rsync) if it shall live on {remote[1]}.",
+            )
+        workspace = cls(Path(os.path.expanduser(root)), secrets=secrets)
+        try:
+            if write:
+                workspace._lock = WorkspaceLock(workspace.root, wait_s)
+                for kind, name in _FILES.items():
+                    path = workspace.root / name
+                    workspace._journals[kind] = Journal(path, problem=workspace._problem)
+            elif not workspace.root.is_dir():
+                raise UserError(
+                    f"there is no workspace at {root}",
+                    "Give the folder of a run: workspace=<folder>.",
+                )
+            workspace._load()
+        except BaseException:
+            workspace.close()
+            raise
+        return workspace
+
+    @property
+    def turns(self) -> Mapping[tuple[str, int], Turn]:
+        """The turn row that counts for each (answer_id, turn): the newest good one, else the
+        newest failure. "Newest" is file order. Whether a turn 2 still fits its turn 1
+        (``history``) is for the reader to check."""
+        return MappingProxyType(self._turns)
+
+    @property
+    def judgments(self) -> Mapping[str, Judgment]:
+        """The judgment that counts for each judgment_id, by the same rule."""
+        return MappingProxyType(self._judgments)
+
+    def append(self, row: Turn | Judgment) -> None:
+        """Write one row and count it.
+
+        Raises:
+            UserError: The disk refused it.
+        """
+        line = encode(row)
+        clean = self.scrub(line)
+        if clean != line:
+            row = decode(type(row), json.loads(clean))
+        self._journal(type(row)).append(clean)
+        self._count(row)
+
+    def all_turns(self) -> Iterator[Turn]:
+        """Every turn row ever written, in file order, from disk."""
+        return self._rows(Turn, lambda problem: None)
+
+    def all_judgments(self) -> Iterator[Judgment]:
+        """Every judgment ever written, in file order, from disk."""
+        return self._rows(Judgment, lambda problem: None)
+
+    def start_over(self, command: Sequence[str]) -> str:
+        """Choose a new salt (``fresh=true``): earlier rows stay, and are not found any more.
+
+        It lasts from the moment that this run's record is saved. Where the newest run was a
+        fresh one of the same command that did not finish, its salt is kept: a job that is
+        started again after a kill goes on and does not pay twice.
+        """
+        newest = next(reversed(self.run_records()), None)
+        resumed = (
+            newest is not None
+            and newest.fresh
+            and newest.status != "finished"
+            and newest.command == [self.scrub(word) for word in command]
+        )
+        if not resumed:
+            self.salt = random.token_hex(8)
+        self._fresh = True
+        return self.salt
+
+    def new_run(
+        self,
+        config: Mapping[str, Any],
+        evaluations: Sequence[Evaluation],
+        command: Sequence[str],
+    ) -> RunRecord:
+        """A record for a run that starts now; nothing is written before :meth:`save_run`."""
+        numbers = [record.number for record in self.run_records()]
+        record = start_record(max(numbers, default=0) + 1, self.salt, self._fresh)
+        record.config = dict(config)
+        record.evaluations = list(evaluations)
+        record.command = list(command)
+        return record
+
+    def save_run(self, record: RunRecord) -> Path:
+        """Write a run record whole; returns its path."""
+        folder = Path("runs") / check_run_id(record.run_id)
+        return self.write_text(folder / "record.json", format_record(record))
+
+    def run_records(self) -> list[RunRecord]:
+        """All run records, oldest first. A file that is none is left out with a warning."""
+        records = []
+        for path in sorted(self.root.glob("runs/*/record.json")):
+            try:
+                records.append(parse_record(path.read_text("utf-8")))
+            except (OSError, ValueError, TypeError, RecursionError) as error:
+                self._problem(f"{path}: left out: {error}")
+        return sorted(records, key=lambda record: (record.number, record.run_id))
+
+    def timeline(self, run_id: str) -> Timeline:
+        """The event log of a run."""
+        path = self.root / "runs" / check_run_id(run_id) / "timeline.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return Timeline(path, self.scrub)
+
+    def save_data(self, data: BenchmarkData) -> str:
+        """Keep a benchmark snapshot; returns its name, the hash of its text."""
+        text = json.dumps(asdict(data), ensure_ascii=True, indent=1) + "\n"
+        name = text_hash(text)
+        path = Path("data") / f"{name}.json"
+        if not (self.root / path).exists():
+            self.write_text(path, text)
+        return name
+
+    def load_data(self, name: str) -> BenchmarkData:
+        """A snapshot by name.
+
+        Raises:
+            UserError: It is missing, or not what was saved.
+        """
+        path = self.root / "data" / f"{name}.json"
+        hint = "Copy the whole workspace folder, data/ too, or run again."
+        if not re.fullmatch(r"[0-9a-f]{32}", name) or not path.is_file():
+            raise UserError(f"{self.root} has no benchmark data {name!r}", hint)
+        text = path.read_bytes().decode("utf-8", "replace")
+        if text_hash(text) != name:
+            raise UserError(f"{path} was changed after it was saved", hint)
+        fields = json.loads(text)
+        questions = tuple(decode(Question, item) for item in fields.pop("questions"))
+        return BenchmarkData(questions=questions, **fields)
+
+    def write_text(self, relative: Path | str, text: str) -> Path:
+        """Write a file of the workspace whole or not at all, without any secret.
+
+        Args:
+            relative: Path below :attr:`root`.
+            text: Lone surrogates become U+FFFD.
+        """
+        path = self.root / relative
+        with replacing(path) as temporary:
+            temporary.write_bytes(well_formed(self.scrub(text)).encode())
+        return path
+
+    def write_parquet(self) -> list[Path]:
+        """Write ``answers.parquet`` and ``judgments.parquet``: the rows that count, one per id."""
+        answers, judgments = self.root / "answers.parquet", self.root / "judgments.parquet"
+        write_table(answers, Turn, self._turns.values())
+        write_table(judgments, Judgment, self._judgments.values())
+        return [answers, judgments]
+
+    def scrub(self, text: str) -> str:
+        """``text`` with every secret replaced by ``***``."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    def close(self) -> None:
+        """Sync and close the journals and give the lock back; a second call does nothing."""
+        try:
+            while self._journals:
+                self._journals.popitem()[1].close()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _load(self) -> None:
+        for turn in self._rows(Turn, self._problem):
+            self._count(turn)
+        for judgment in self._rows(Judgment, self._problem):
+            self._count(judgment)
+        for record in self.run_records():
+            self.salt = record.salt
+
+    def _rows(self, cls: type[_Row], problem: Callable[[str], None]) -> Iterator[_Row]:
+        path = self.root / _FILES[cls]
+        return read_rows(path, cls, problem) if path.exists() else iter(())
+
+    def _count(self, row: Turn | Judgment) -> None:
+        """Let ``row`` count unless it is a failure and a good row is there."""
+        if isinstance(row, Turn):
+            turn = (row.answer_id, row.turn)
+            if _good(row) or not _good(self._turns.get(turn)):
+                self._turns[turn] = row
+        elif _good(row) or not _good(self._judgments.get(row.judgment_id)):
+            self._judgments[row.judgment_id] = row
+
+    def _journal(self, cls: type[Any]) -> Journal:
+        if cls not in self._journals:
+            raise RuntimeError(f"workspace {self.root} is not open for writing")
+        return self._journals[cls]
+
+    def _problem(self, message: str) -> None:
+        self.problems.append(message)
+        warn(message)
+
+
+def _good(row: Turn | Judgment | None) -> bool:
+    if isinstance(row, Turn):
+        return row.status in ANSWERED
+    return row is not None and row.status == "ok"
+
+
+def _forms(secrets: Sequence[str]) -> list[str]:
+    """How each secret can stand in a text: as it is, and inside JSON; longest first."""
+    forms = {
+        form
+        for secret in (secret.strip() for secret in secrets)
+        if len(secret) >= _MIN_SECRET
+        for form in (secret, json.dumps(secret)[1:-1])
+    }
+    return sorted(forms, key=len, reverse=True)
