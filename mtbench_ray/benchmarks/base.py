@@ -1,4 +1,4 @@
-"""What a benchmark is: questions, the files they came from, and how they are sampled and grouped."""
+"""What a benchmark is: questions, the files they came from, how they are sampled and grouped."""
 
 from __future__ import annotations
 

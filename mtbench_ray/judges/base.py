@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mtbench_ray.config import JudgeConfig
+from mtbench_ray.judges.parse import THINKING
 from mtbench_ray.judges.prompts import PromptSet
 from mtbench_ray.schema import Evaluation, Outcome, Question, QuestionId, Request, Score, Slot, Turn
 
@@ -38,21 +39,25 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
-    """Aggregation settings: parity and the bootstrap."""
+    """Aggregation settings: parity, the bootstrap, and the judge's label for the score rows.
+
+    An empty ``judge`` is read from the judgments; give it where there may be none.
+    """
 
     parity: str = "safe"
     resamples: int = 2000
     seed: int = 0
+    judge: str = ""
 
 
 class Mode(Protocol):
     """A way of judging. Registered by name in ``judges/modes.py``."""
 
     name: str
+    family: str
+    """Type of its judge prompts: ``single`` or ``pairwise``."""
 
-    def slots(
-        self, evaluation: Evaluation, questions: Mapping[QuestionId, Question]
-    ) -> list[Slot]:
+    def slots(self, evaluation: Evaluation, questions: Mapping[QuestionId, Question]) -> list[Slot]:
         """Every wanted verdict of an evaluation, in a stable order."""
         ...
 
@@ -68,9 +73,18 @@ class Mode(Protocol):
         ...
 
     def read(
-        self, order: int, text: str, finish_reason: str | None, prompts: PromptSet, parity: str
+        self,
+        order: int,
+        text: str,
+        finish_reason: str | None,
+        prompts: PromptSet,
+        parity: str,
+        thinking: tuple[str, str] = THINKING,
     ) -> Reading:
-        """Read one reply. Never raises, whatever the text."""
+        """Read one reply. Never raises, whatever the text.
+
+        ``thinking`` holds the judge's tags where its thinking may still be in ``text``.
+        """
         ...
 
     def reduce(self, outcomes: Sequence[Outcome], options: ScoreOptions) -> list[Score]:
