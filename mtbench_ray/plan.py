@@ -7,6 +7,7 @@ told of every new row and says which judge calls it makes possible.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from mtbench_ray.schema import (
     Request,
     Slot,
     Turn,
+    text_hash,
 )
 
 Turns = Mapping[tuple[str, int], Turn]
@@ -85,9 +87,17 @@ def outcomes(what: Setting, turns: Turns, judgments: Judgments) -> list[Outcome]
 
 def render(what: Setting, slot: Slot, turns: Turns) -> Request:
     """The judge call of a slot whose answers are there."""
-    return what.mode.request(
+    request = what.mode.request(
         slot, what.questions[slot.question_id], turns, what.judge, what.prompts
     )
+    salt = json.loads(what.evaluation.answers.settings).get("salt", "")
+    if salt:  # fresh=true: judged anew although the texts may be the same
+        request = dataclasses.replace(
+            request,
+            judgment_id=text_hash(salt + request.judgment_id),
+            match_id=text_hash(salt + request.match_id),
+        )
+    return request
 
 
 def owed_turns(
