@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Runs the main job on the embedded demo model and judge; sets up .venv first where needed.
+# Arguments are passed on as settings and win over the ones here:
+#
+#   bash launch/demo.sh limit=8
+set -euo pipefail
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+bash "$root/launch/setup.sh"
+
+max_tokens=128
+case " $* " in
+  *" sampling.max_tokens="*) ;;
+  *) echo "demo: answers have at most $max_tokens new tokens per turn (sampling.max_tokens=$max_tokens)," \
+    "not the 1024 of MT-Bench, so that two CPU cores take minutes; expect truncated answers." >&2 ;;
+esac
+# -P: a folder named mtbench_ray in the working directory must not be run instead.
+exec "$root/.venv/bin/python" -P -m mtbench_ray \
+  model=smollm2-135m judge=local "sampling.max_tokens=$max_tokens" "$@"

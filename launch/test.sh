@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Runs all checks; sets up .venv first where needed. Arguments are passed on to pytest:
+#
+#   bash launch/test.sh -k parse
+set -euo pipefail
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+bash "$root/launch/setup.sh" dev
+cd -- "$root"
+# A Ray started by a test must not write an auth token into the home folder.
+export RAY_AUTH_MODE=disabled
+
+step() {
+  local name=$1
+  shift
+  echo "test: $name" >&2
+  "$@" || {
+    local code=$?
+    echo "error: $name failed (exit code $code)" >&2
+    exit "$code"
+  }
+}
+python=.venv/bin/python
+step "ruff check" "$python" -m ruff check .
+step "ruff format" "$python" -m ruff format --check .
+step "mypy" "$python" -m mypy
+step "pytest" "$python" -m pytest "$@"
