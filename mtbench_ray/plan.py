@@ -44,6 +44,7 @@ class Setting:
     judge: JudgeConfig
     prompts: PromptSet
     questions: Mapping[QuestionId, Question]
+    salt: str = ""
 
 
 def setting(evaluation: Evaluation, data: BenchmarkData) -> Setting:
@@ -58,6 +59,7 @@ def setting(evaluation: Evaluation, data: BenchmarkData) -> Setting:
         JudgeConfig(**json.loads(evaluation.judge_settings)),
         load_prompts(data.prompts_name, data.judge_prompts),
         {question.question_id: question for question in data.questions},
+        json.loads(evaluation.answers.settings).get("salt", ""),
     )
 
 
@@ -90,12 +92,11 @@ def render(what: Setting, slot: Slot, turns: Turns) -> Request:
     request = what.mode.request(
         slot, what.questions[slot.question_id], turns, what.judge, what.prompts
     )
-    salt = json.loads(what.evaluation.answers.settings).get("salt", "")
-    if salt:  # fresh=true: judged anew although the texts may be the same
+    if what.salt:  # fresh=true: judged anew although the texts may be the same
         request = dataclasses.replace(
             request,
-            judgment_id=text_hash(salt + request.judgment_id),
-            match_id=text_hash(salt + request.match_id),
+            judgment_id=text_hash(what.salt + request.judgment_id),
+            match_id=text_hash(what.salt + request.match_id),
         )
     return request
 

@@ -1,0 +1,137 @@
+"""The report verbs, and what a run leaves behind: files, summary, table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from mtbench_ray import fastchat
+from mtbench_ray.config import RunConfig
+from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError
+from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.reports.summary import Summary, newest, summarise
+from mtbench_ray.reports.tables import render
+from mtbench_ray.runs import RunRecord
+from mtbench_ray.schema import Evaluation
+from mtbench_ray.store import Workspace
+
+FORMATS = ("table", "json", "markdown")
+
+
+def finish(
+    workspace: Workspace,
+    record: RunRecord,
+    rows: Sequence[Evaluation],
+    config: RunConfig,
+    nothing_done: bool,
+) -> Summary:
+    """Write a run's files and print its table.
+
+    Args:
+        rows: The run's evaluations; the table shows these, ``summary.json`` the workspace's.
+        nothing_done: Everything was there already; no new run record then.
+
+    Returns:
+        The summary of ``rows``.
+    """
+    options = ScoreOptions(config.parity, config.report.resamples, config.report.seed)
+    mode = rows[0].mode
+    if not nothing_done:
+        if record.status == "running":
+            record.status = "finished"
+        record.finished = time.time()
+        workspace.save_run(record)
+        workspace.write_parquet()
+    known = newest(workspace.run_records()) or list(rows)
+    fastchat.export_fastchat(workspace, workspace.root, known)
+    summary = summarise(workspace, known, mode, options)
+    workspace.write_text("summary.json", json.dumps(summary, indent=1) + "\n")
+    mine = summarise(workspace, rows, mode, options)
+    _print(mine, config.report.format)
+    if nothing_done:
+        print("nothing was owed: no engine was started, no judge was called", file=sys.stderr)
+    return mine
+
+
+def report(
+    words: Sequence[str],
+    *,
+    workspace: str,
+    format: str,
+    parity: str,
+    mode: str,
+    resamples: str,
+    seed: str,
+) -> int:
+    """Print the table (or another report) of a workspace.
+
+    Raises:
+        UserError: There is nothing to report, or an unknown word or format.
+    """
+    if format not in FORMATS:
+        raise UserError(f"format={format} is not known", f"format={'|'.join(FORMATS)}")
+    if parity not in ("safe", "fastchat"):
+        raise UserError(f"parity={parity} is not known", "parity=safe or parity=fastchat")
+    try:
+        options = ScoreOptions(parity, int(resamples), int(seed))
+    except ValueError:
+        raise UserError("resamples and seed are whole numbers", "resamples=2000 seed=0") from None
+    with Workspace.open(workspace, write=False) as opened:
+        rows = newest(opened.run_records())
+        if not rows:
+            raise UserError(
+                f"the workspace {workspace} holds no evaluation",
+                "run one first, or `import fastchat DIR`",
+            )
+        if words:
+            from mtbench_ray.reports import agreement
+
+            return agreement.report(words, opened, rows, options, format)
+        modes = [mode] if mode else list(dict.fromkeys(row.mode for row in reversed(rows)))
+        if format == "json":
+            modes = modes[:1]
+        complete = True
+        for name in modes:
+            summary = summarise(opened, rows, name, options)
+            if not summary["results"]:
+                raise UserError(
+                    f"the workspace holds nothing of mode={mode}",
+                    f"it holds {', '.join(dict.fromkeys(row.mode for row in rows))}",
+                )
+            complete = complete and summary["complete"]
+            _print(summary, format)
+    return EXIT_OK if complete else EXIT_PARTIAL
+
+
+def import_files(folder: str, *, workspace: str, question_path: str) -> int:
+    """The verb ``import fastchat``."""
+    with Workspace.open(workspace, write=True) as opened:
+        result = fastchat.import_fastchat(
+            Path(folder), opened, question_path=Path(question_path) if question_path else None
+        )
+    print(result.text())
+    return EXIT_OK
+
+
+def export_files(folder: str, *, workspace: str) -> int:
+    """The verb ``export fastchat``."""
+    with Workspace.open(workspace, write=False) as opened:
+        rows = newest(opened.run_records())
+        if not rows:
+            raise UserError(f"the workspace {workspace} holds no evaluation", "run one first")
+        paths = fastchat.export_fastchat(opened, Path(folder), rows)
+    for path in paths:
+        print(path)
+    return EXIT_OK
+
+
+def _print(summary: Summary, format: str) -> None:
+    if format == "json":
+        print(json.dumps(summary, indent=1))
+        return
+    width = shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else None
+    print(render(summary, markdown=format == "markdown", width=width), end="")

@@ -1,0 +1,239 @@
+"""``summary.json``: what was scored, with coverage, made from the workspace alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mtbench_ray.fastchat import imported_outcomes
+from mtbench_ray.judges import pairwise
+from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.judges.modes import get_mode
+from mtbench_ray.plan import good_turns, outcomes, setting
+from mtbench_ray.runs import RunRecord
+from mtbench_ray.schema import (
+    ANSWERED,
+    EngineEvent,
+    Evaluation,
+    Outcome,
+    Question,
+    QuestionId,
+    Score,
+    Turn,
+)
+from mtbench_ray.store import Workspace
+
+Summary = dict[str, Any]
+"""The JSON object; README.md documents its keys."""
+
+
+def newest(records: Iterable[RunRecord]) -> list[Evaluation]:
+    """The evaluations that count: per model, judge, mode and baseline those of the newest run."""
+    rows: dict[tuple[str, str, str, str | None], Evaluation] = {}
+    for record in records:
+        for row in record.evaluations:
+            key = (row.model, row.judge, row.mode, row.baseline)
+            rows.pop(key, None)
+            rows[key] = row
+    return list(rows.values())
+
+
+def summarise(
+    workspace: Workspace,
+    evaluations: Sequence[Evaluation],
+    mode: str,
+    options: ScoreOptions,
+) -> Summary:
+    """The summary of evaluations of one mode.
+
+    Args:
+        mode: Evaluations of other modes are left out.
+        options: Parity and bootstrap.
+
+    Returns:
+        A JSON-able object; equal for equal rows, whenever it is made.
+    """
+    records = workspace.run_records()
+    rows = [row for row in evaluations if row.mode == mode]
+    events = [event for record in records for event in record.events]
+    results: list[dict[str, Any]] = []
+    if mode.startswith("pairwise"):
+        results = _pairwise(workspace, rows, options)
+    else:
+        for row in rows:
+            results.append(_single(workspace, row, options, events))
+    first = workspace.load_data(rows[0].data) if rows and rows[0].data else None
+    return {
+        "schema": 1,
+        "benchmark": first.name if first else "mt_bench",
+        "mode": mode,
+        "parity": options.parity,
+        "files": dict(first.files) if first else {},
+        "complete": bool(results) and all(result["complete"] for result in results),
+        "results": results,
+    }
+
+
+def verdicts(workspace: Workspace, row: Evaluation, options: ScoreOptions) -> list[Outcome]:
+    """Every wanted verdict of an evaluation, from a run or an import."""
+    if row.source == "import":
+        return imported_outcomes(workspace, row, options.parity)
+    what = setting(row, workspace.load_data(row.data))
+    found = outcomes(what, workspace.turns, workspace.judgments)
+    if row.error:
+        found = [Outcome(item.slot, None, "model_failed") for item in found]
+    return found
+
+
+def _single(
+    workspace: Workspace, row: Evaluation, options: ScoreOptions, events: Sequence[EngineEvent]
+) -> dict[str, Any]:
+    answers = answer_figures(workspace, row, events)
+    result: dict[str, Any] = {"model": row.model, "judge": row.judge or None}
+    complete = row.error is None and answers["answered"] == answers["planned"]
+    if row.judge:
+        found = verdicts(workspace, row, options)
+        scores = {
+            (score.dimension, score.name): score
+            for score in get_mode(row.mode).reduce(found, options)
+        }
+        total = scores[("all", "")]
+        result |= {
+            "first_turn": score_json(scores.get(("turn", "1"))),
+            "second_turn": score_json(scores.get(("turn", "2"))),
+            "average": score_json(total),
+            "categories": {
+                name: score_json(score)
+                for (dimension, name), score in scores.items()
+                if dimension == "category"
+            },
+        }
+        complete = total.planned > 0 and total.scored == total.planned
+    result |= {
+        "truncated": answers.pop("truncated"),
+        "output_tokens_per_s": answers.pop("output_tokens_per_s"),
+        "answers": answers,
+        "demo": row.demo,
+        "error": row.error,
+        "complete": complete,
+    }
+    return result
+
+
+def score_json(score: Score | None) -> dict[str, Any]:
+    """A score with its coverage; null mean where nothing was scored."""
+    if score is None:
+        return {"mean": None, "ci_low": None, "ci_high": None, "planned": 0, "scored": 0,
+                "failed": {}}  # fmt: skip
+    return {
+        "mean": score.mean,
+        "ci_low": score.ci_low,
+        "ci_high": score.ci_high,
+        "planned": score.planned,
+        "scored": score.scored,
+        "failed": json.loads(score.failed),
+    }
+
+
+def _pairwise(
+    workspace: Workspace, rows: Sequence[Evaluation], options: ScoreOptions
+) -> list[dict[str, Any]]:
+    """One result per model, over all its opponents."""
+    groups: dict[tuple[str, str | None], list[Outcome]] = {}
+    errors: dict[str, str] = {}
+    demo = any(row.demo for row in rows)
+    for row in rows:
+        # In pairwise-all the opponents differ, and one table holds them all.
+        baseline = row.baseline if row.mode == "pairwise-baseline" else None
+        groups.setdefault((row.judge, baseline), []).extend(verdicts(workspace, row, options))
+        if row.error:
+            errors[row.model] = row.error
+    results = []
+    for (judge, baseline), found in groups.items():
+        for tally in pairwise.tally(found, baseline=baseline, options=options):
+            results.append(
+                {
+                    "model": tally.model,
+                    "judge": judge,
+                    "baseline": baseline,
+                    "win": tally.win,
+                    "loss": tally.loss,
+                    "tie": tally.tie,
+                    "n": tally.n,
+                    "win_rate": tally.win_rate,
+                    "loss_rate": tally.loss_rate,
+                    "win_rate_adjusted": tally.win_rate_adjusted,
+                    "ci_low": tally.ci_low,
+                    "ci_high": tally.ci_high,
+                    "inconsistent": tally.inconsistent,
+                    "planned": tally.planned,
+                    "failed": dict(sorted(tally.failed.items())),
+                    "demo": demo,
+                    "error": errors.get(tally.model),
+                    "complete": tally.n == tally.planned,
+                }
+            )
+    return results
+
+
+def answer_figures(
+    workspace: Workspace, row: Evaluation, events: Sequence[EngineEvent] = ()
+) -> dict[str, Any]:
+    """Counts, speed and sizes of a model's answers, from the stored rows.
+
+    ``output_tokens_per_s`` is all output tokens over the time in which any turn was being
+    generated, so pauses between runs do not count.
+    """
+    questions: dict[QuestionId, Question] = (
+        {question.question_id: question for question in workspace.load_data(row.data).questions}
+        if row.data
+        else {}
+    )
+    planned, turns, failed = 0, list[Turn](), Counter[str]()
+    for unit in row.answers.units:
+        good = good_turns(unit.answer_id, workspace.turns)
+        question = questions.get(unit.question_id)
+        wanted = len(question.turns) if question else len(good)
+        planned += wanted
+        turns += good
+        for number in range(len(good) + 1, wanted + 1):
+            newest_turn = workspace.turns.get((unit.answer_id, number))
+            bad = newest_turn is not None and newest_turn.status not in ANSWERED
+            failed[newest_turn.status if newest_turn and bad else "missing"] += 1
+    seconds = _covered((turn.created - turn.latency_s, turn.created) for turn in turns)
+    tokens = sum(turn.output_tokens for turn in turns)
+    mine = [event for event in events if event.model == row.model]
+    starts = [event.seconds for event in mine if event.kind in ("start", "swap")]
+    memory = [event.gpu_memory_gb for event in mine if event.gpu_memory_gb is not None]
+    judged = [turn.compliant for turn in turns if turn.compliant is not None]
+    return {
+        "planned": planned,
+        "answered": len(turns),
+        "failed": dict(sorted(failed.items())),
+        "truncated": sum(
+            turn.status == "truncated" or turn.finish_reason == "length" for turn in turns
+        ),
+        "empty": sum(not turn.content for turn in turns),
+        "output_tokens_per_s": round(tokens / seconds, 1) if seconds > 0 else None,
+        "prompt_tokens": sum(turn.prompt_tokens for turn in turns),
+        "output_tokens": tokens,
+        "seconds_per_answer": (
+            round(sum(turn.latency_s for turn in turns) / len(turns), 3) if turns else None
+        ),
+        "engine_start_s": round(starts[-1], 1) if starts else None,
+        "peak_gpu_memory_gb": max(memory) if memory else None,
+        "thinking_compliance": round(sum(judged) / len(judged), 4) if judged else None,
+        "origins": dict(sorted(Counter(turn.engine_origin for turn in turns).items())),
+    }
+
+
+def _covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Length of the union of time spans, in their unit."""
+    total, end = 0.0, float("-inf")
+    for begin, finish in sorted(spans):
+        if finish > end:
+            total += finish - max(begin, end)
+            end = finish
+    return total

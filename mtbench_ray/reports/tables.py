@@ -1,0 +1,185 @@
+"""The score tables, for people: plain text for a terminal, or Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from mtbench_ray.reports.summary import Summary
+
+
+def render(summary: Summary, *, markdown: bool = False, width: int | None = None) -> str:
+    """All tables of a summary as text.
+
+    Args:
+        width: Columns of the terminal; None lets the tables be as wide as they need.
+    """
+    build = _pairwise_tables if summary["mode"].startswith("pairwise") else _single_tables
+    tables, notes = build(summary)
+    if markdown:
+        blocks = [_markdown(headers, rows) for headers, rows in tables]
+    else:
+        blocks = [_plain(headers, rows, width) for headers, rows in tables]
+    return "\n\n".join(block for block in [*blocks, "\n".join(notes)] if block) + "\n"
+
+
+Grid = tuple[list[str], list[list[str]]]
+
+
+def _single_tables(summary: Summary) -> tuple[list[Grid], list[str]]:
+    results = summary["results"]
+    judged = [result for result in results if result["judge"]]
+    ranked = sorted(judged, key=lambda r: -(r["average"]["mean"] or float("-inf")))
+    main: Grid = (
+        ["model", "judge", "first turn", "second turn", "average", "95% interval", "scored",
+         "failed", "truncated", "tok/s"],
+        [
+            [
+                label(result["model"]),
+                judge_label(result),
+                number(result["first_turn"]["mean"]),
+                number(result["second_turn"]["mean"]),
+                number(result["average"]["mean"]),
+                interval(result["average"]),
+                f"{result['average']['scored']}/{result['average']['planned']}",
+                reasons(result["average"]["failed"]),
+                f"{result['truncated']}/{result['answers']['answered']}",
+                number(result["output_tokens_per_s"], 0),
+            ]
+            for result in ranked
+        ],
+    )  # fmt: skip
+    categories = list(dict.fromkeys(name for result in ranked for name in result["categories"]))
+    by_category: Grid = (
+        ["model", "judge", *categories],
+        [
+            [
+                label(result["model"]),
+                judge_label(result),
+                *(category_cell(result["categories"].get(name)) for name in categories),
+            ]
+            for result in ranked
+        ],
+    )
+    unjudged = [result for result in results if not result["judge"]]
+    answers: Grid = (
+        ["model", "answered", "failed", "truncated", "tok/s"],
+        [
+            [
+                label(result["model"]),
+                f"{result['answers']['answered']}/{result['answers']['planned']}",
+                reasons(result["answers"]["failed"]),
+                f"{result['truncated']}/{result['answers']['answered']}",
+                number(result["output_tokens_per_s"], 0),
+            ]
+            for result in unjudged
+        ],
+    )
+    tables = [table for table in (main, by_category, answers) if table[1]]
+    notes = []
+    if judged:
+        notes.append(
+            "average: mean over all scored turns; intervals: 95%, bootstrap over questions"
+            + ("; parity: fastchat" if summary["parity"] == "fastchat" else "")
+        )
+    return tables, notes + _notes(results)
+
+
+def _pairwise_tables(summary: Summary) -> tuple[list[Grid], list[str]]:
+    results = sorted(
+        summary["results"], key=lambda r: -(r["win_rate_adjusted"] or float("-inf"))
+    )
+    grid: Grid = (
+        ["model", "judge", "against", "win", "loss", "tie", "win rate", "loss rate",
+         "adjusted", "95% interval", "inconsistent", "decided", "failed"],
+        [
+            [
+                label(result["model"]),
+                judge_label(result),
+                label(result["baseline"] or "all"),
+                str(result["win"]),
+                str(result["loss"]),
+                str(result["tie"]),
+                number(result["win_rate"], 3),
+                number(result["loss_rate"], 3),
+                number(result["win_rate_adjusted"], 3),
+                interval(result, 3),
+                number(result["inconsistent"], 3),
+                f"{result['n']}/{result['planned']}",
+                reasons(result["failed"]),
+            ]
+            for result in results
+        ],
+    )  # fmt: skip
+    notes = ["adjusted: (win + tie/2) / decided; a verdict that flips with the order is a tie"]
+    return [grid], notes + _notes(results)
+
+
+def _notes(results: Sequence[dict[str, Any]]) -> list[str]:
+    notes = []
+    if any(result["demo"] for result in results):
+        notes.append("demo judge: not comparable")
+    for result in results:
+        if result["error"]:
+            notes.append(f"{label(result['model'])} failed: {label(result['error'])}")
+    return notes
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A figure, or n/a where there is none."""
+    return "n/a" if value is None else f"{value:.{digits}f}"
+
+
+def interval(score: dict[str, Any], digits: int = 2) -> str:
+    """A confidence interval, or n/a."""
+    if score["ci_low"] is None:
+        return "n/a"
+    return f"{score['ci_low']:.{digits}f} to {score['ci_high']:.{digits}f}"
+
+
+def reasons(failed: dict[str, int]) -> str:
+    """Failure counts by reason, or 0."""
+    if not failed:
+        return "0"
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(failed.items()))
+
+
+def category_cell(score: dict[str, Any] | None) -> str:
+    """A category's mean, with its coverage where that is not full."""
+    if score is None or not score["planned"]:
+        return "n/a"
+    missing = score["planned"] - score["scored"]
+    cell = number(score["mean"])
+    return f"{cell} ({score['scored']}/{score['planned']})" if missing else cell
+
+
+def judge_label(result: dict[str, Any]) -> str:
+    """The judge's name, marked where its scores mean nothing."""
+    return f"{label(result['judge'])}{' (demo)' if result['demo'] else ''}"
+
+
+def label(text: str) -> str:
+    """A name on one line; control characters would break a terminal."""
+    return re.sub(r"[\x00-\x1f\x7f\x80-\x9f]", "?", text)
+
+
+def _plain(headers: list[str], rows: list[list[str]], width: int | None) -> str:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for index, header in enumerate(headers):
+        table.add_column(header, justify="left" if index < 2 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell.replace("[", "\\[") for cell in row))
+    console = Console(width=width or 10_000, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines() if line.strip())
+
+
+def _markdown(headers: list[str], rows: list[list[str]]) -> str:
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in lines)
