@@ -24,7 +24,7 @@ def render(summary: Summary, *, markdown: bool = False, width: int | None = None
     if markdown:
         blocks = [_markdown(headers, rows) for headers, rows in tables]
     else:
-        blocks = [_plain(headers, rows, width) for headers, rows in tables]
+        blocks = [plain(headers, rows, width) for headers, rows in tables]
     return "\n\n".join(block for block in [*blocks, "\n".join(notes)] if block) + "\n"
 
 
@@ -168,7 +168,8 @@ def label(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f\x80-\x9f]", "?", text)
 
 
-def _plain(headers: list[str], rows: list[list[str]], width: int | None) -> str:
+def plain(headers: list[str], rows: list[list[str]], width: int | None) -> str:
+    """A table for a terminal of ``width`` columns, or as wide as it needs to be."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for index, header in enumerate(headers):
         table.add_column(header, justify="left" if index < 2 else "right", overflow="fold")

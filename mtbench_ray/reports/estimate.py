@@ -1,0 +1,157 @@
+"""``plan``: what a run would do, use and cost, before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mtbench_ray.endpoint.tokens import cost, estimate_tokens
+from mtbench_ray.jobs import Job
+from mtbench_ray.plan import good_turns, outcomes, owed_turns, render, setting
+from mtbench_ray.reports.tables import label, number
+from mtbench_ray.reports.tables import plain as table
+from mtbench_ray.schema import Evaluation, Slot, Turn
+from mtbench_ray.store import Workspace
+
+ANSWER_TOKENS = 270
+"""Tokens of an answer that is not there yet: the mean of the published 31 models is 914 characters
+a turn, of newer models more."""
+JUDGMENT_TOKENS = 230
+"""Tokens of a judgment: about 900 characters in the public record."""
+
+
+@dataclass
+class Estimate:
+    """What one evaluation still owes.
+
+    Attributes:
+        turns: Answers to generate.
+        calls: Judge calls.
+        done: Verdicts that are there.
+        planned: Verdicts wanted.
+        prompt_tokens: Of the judge calls.
+        output_tokens: Of the judge calls.
+        dollars: None where the judge has no price.
+        minutes: Judge time under its own limits, None where it has none.
+    """
+
+    model: str
+    judge: str
+    turns: int = 0
+    calls: int = 0
+    done: int = 0
+    planned: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    dollars: float | None = None
+    minutes: float | None = None
+
+
+def estimate(job: Job, row: Evaluation, workspace: Workspace, counted: set[str]) -> Estimate:
+    """Estimate one evaluation.
+
+    Answers that are not there yet are taken to be :data:`ANSWER_TOKENS` long, no longer than the
+    run's cap; rendered prompts are measured.
+
+    Args:
+        counted: Answer ids that an earlier row of the same plan has counted; extended here.
+    """
+    questions = {question.question_id: question for question in job.data.questions}
+    found = Estimate(row.model, row.judge or "none")
+    for answer, good in owed_turns(row.answers, questions, workspace.turns).items():
+        if answer not in counted:
+            counted.add(answer)
+            unit = next(unit for unit in row.answers.units if unit.answer_id == answer)
+            found.turns += len(questions[unit.question_id].turns) - len(good)
+    if not row.judge:
+        return found
+    what = setting(row, job.data)
+    turns = dict(workspace.turns)
+    guess = "word " * min(ANSWER_TOKENS, job.config.sampling.max_tokens)
+    for outcome in outcomes(what, workspace.turns, workspace.judgments):
+        found.planned += 1
+        if not outcome.reason:
+            found.done += 1
+            continue
+        _imagine(outcome.slot, turns, guess, row)
+        request = render(what, outcome.slot, turns)
+        found.calls += 1
+        found.prompt_tokens += sum(estimate_tokens(m.content) for m in request.messages)
+        found.output_tokens += min(JUDGMENT_TOKENS, what.judge.max_tokens)
+    found.dollars = cost(what.judge, found.prompt_tokens, found.output_tokens)
+    rates = []
+    if what.judge.requests_per_minute:
+        rates.append(found.calls / what.judge.requests_per_minute)
+    if what.judge.tokens_per_minute:
+        rates.append((found.prompt_tokens + found.output_tokens) / what.judge.tokens_per_minute)
+    found.minutes = max(rates) if rates else None
+    return found
+
+
+def _imagine(slot: Slot, turns: dict[tuple[str, int], Turn], text: str, row: Evaluation) -> None:
+    """Put stand-ins where the turns of a slot are not there yet."""
+    for answer in slot.answer_ids:
+        good = good_turns(answer, turns)
+        for number_ in range(len(good) + 1, slot.turn + 1):
+            history = tuple(turn.content for turn in good_turns(answer, turns))
+            turns[(answer, number_)] = Turn(
+                answer_id=answer, turn=number_, benchmark="", question_id=slot.question_id,
+                model=row.model, sample=slot.sample, content=text, status="ok", history=history,
+            )  # fmt: skip
+
+
+def print_plan(
+    jobs: Sequence[Job], rows: Sequence[Evaluation], workspace: Workspace, *, show: int
+) -> None:
+    """Print the plan of a run, and ``show`` rendered prompts."""
+    by_label = {job.answers.model: job for job in jobs}
+    counted: set[str] = set()
+    found = [estimate(by_label[row.model], row, workspace, counted) for row in rows]
+    total = Estimate("all", "")
+    for item in found:
+        for name in ("turns", "calls", "done", "planned", "prompt_tokens", "output_tokens"):
+            setattr(total, name, getattr(total, name) + getattr(item, name))
+        for name in ("dollars", "minutes"):
+            if getattr(item, name) is not None:
+                setattr(total, name, (getattr(total, name) or 0.0) + getattr(item, name))
+    headers = ["model", "judge", "turns to answer", "judge calls", "done", "prompt tokens",
+               "completion tokens", "dollars", "minutes of judging"]  # fmt: skip
+    lines = [
+        [
+            label(item.model), label(item.judge), str(item.turns), str(item.calls),
+            f"{item.done}/{item.planned}", f"{item.prompt_tokens:,}", f"{item.output_tokens:,}",
+            number(item.dollars), number(item.minutes, 1),
+        ]
+        for item in ([*found, total] if len(found) > 1 else found)
+    ]  # fmt: skip
+    print(table(headers, lines, None))
+    print(
+        f"\ntokens are estimates; an answer that is not there yet counts {ANSWER_TOKENS} tokens."
+        "\nminutes follow from the judge's limits alone. Nothing has been started or spent."
+    )
+    for job in jobs:
+        if job.error:
+            print(f"{label(job.answers.model)} cannot be run: {job.error}")
+    if show:
+        _show(jobs, rows, workspace, show)
+
+
+def _show(
+    jobs: Sequence[Job], rows: Sequence[Evaluation], workspace: Workspace, count: int
+) -> None:
+    from mtbench_ray.engines.template import preview
+
+    job, row = jobs[0], rows[0]
+    for question in job.questions[:count]:
+        print(f"\n--- answer prompt, question {question.question_id}, turn 1 ---")
+        print(preview(job.config.model, job.config.engine, question))
+    if row.judge:
+        what = setting(row, job.data)
+        turns = dict(workspace.turns)
+        for slot in what.mode.slots(row, what.questions)[:count]:
+            _imagine(slot, turns, "(the answer, which is not there yet)", row)
+            request = render(what, slot, turns)
+            print(f"\n--- judge prompt {request.judge_prompt}, question {slot.question_id} ---")
+            for message in request.messages:
+                print(f"[{message.role}]\n{message.content}")
+
