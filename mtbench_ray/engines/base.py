@@ -76,6 +76,18 @@ class Generation:
     error: str | None = None
 
 
+def overflow(prompt: int, window: int) -> Generation:
+    """What a prompt that leaves no room for a single token comes to. Both in tokens."""
+    return Generation(
+        "",
+        None,
+        prompt,
+        0,
+        status="context_overflow",
+        error=f"prompt of {prompt} tokens leaves no room in a window of {window} tokens",
+    )
+
+
 class Engine(Protocol):
     """One running engine with one model loaded."""
 

@@ -1,0 +1,219 @@
+"""Checkpoints as files: where a model lies, its configs, and a fast hash of its weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mtbench_ray.config import ModelConfig
+from mtbench_ray.errors import UserError
+
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
+CONFIG_FILES = (
+    "config.json",
+    "generation_config.json",
+    "adapter_config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_BLOCK = 4096
+_HASH_WHOLE_BELOW = 1 << 28
+"""Checkpoints smaller than this (bytes) are hashed in full: about 0.3 s."""
+_STRIDES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a model is loaded from.
+
+    Attributes:
+        path: What transformers and vLLM are given: a folder or a hub id.
+        revision: Commit of a hub id; None for a folder.
+        folder: Folder that holds at least the model's config.json.
+    """
+
+    path: str
+    revision: str | None
+    folder: Path
+
+
+def locate(model: ModelConfig) -> Source:
+    """Find a model: the demo model, a local folder, or a hub id at its present commit.
+
+    Raises:
+        UserError: It is not there, or not a model.
+    """
+    if model.embedded:
+        from mtbench_ray import assets
+
+        folder = assets.demo_model()
+        return Source(str(folder), None, folder)
+    if not model.path:
+        raise UserError("no model is named", "say model=<hub id or folder>")
+    path = Path(model.path).expanduser()
+    if path.suffix.lower() == ".gguf" or (path.is_dir() and _only_gguf(path)):
+        raise UserError(
+            f"model {model.label}: GGUF files are not supported by this engine",
+            "convert it to safetensors, or serve it elsewhere and use engine=openai",
+        )
+    if path.is_dir():
+        _require(path / "config.json", model.label, "not a model folder")
+        return Source(str(path), None, path)
+    if path.exists():
+        raise UserError(f"model {model.label}: this is a file, not a model folder")
+    if not _HUB_ID.fullmatch(model.path) or model.path.startswith("."):
+        raise UserError(f"model {model.label}: no such folder: {path}", "check the path")
+    return _hub(model)
+
+
+def adapter_folder(model: ModelConfig) -> Path | None:
+    """Folder of the model's adapter, None where it has none.
+
+    Raises:
+        UserError: The folder is missing or holds no adapter.
+    """
+    if not model.adapter:
+        return None
+    folder = Path(model.adapter).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"model {model.label}: no such adapter folder: {folder}")
+    _require(folder / "adapter_config.json", model.label, "not an adapter folder")
+    return folder
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty where there is no such file.
+
+    Raises:
+        UserError: The file holds something else.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, OSError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"cannot read {path}: not a JSON object")
+    return value
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Files of a folder that may hold weights, by name; safetensors alone where there are any."""
+    files = sorted(f for f in folder.iterdir() if f.suffix in WEIGHT_SUFFIXES and f.is_file())
+    return [f for f in files if f.suffix == ".safetensors"] or files
+
+
+def safetensors_header(path: Path) -> dict[str, Any]:
+    """Header of a safetensors file: tensor name to dtype, shape and data_offsets.
+
+    Raises:
+        UserError: The file is torn or no safetensors file.
+    """
+    try:
+        with path.open("rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            if size > path.stat().st_size:
+                raise ValueError("header longer than the file")
+            header = json.loads(file.read(size))
+        end = max(
+            (t["data_offsets"][1] for n, t in header.items() if n != "__metadata__"), default=0
+        )
+        if 8 + size + end > path.stat().st_size:
+            raise ValueError("shorter than its header says")
+    except (struct.error, ValueError, KeyError, TypeError, OSError, AttributeError) as error:
+        raise UserError(
+            f"cannot read {path}: {error}", "is the file still being written?"
+        ) from None
+    return dict(header)
+
+
+def folder_hash(folder: Path) -> str:
+    """sha256 over what a folder's model is: 32 hex digits, the same wherever the folder lies.
+
+    Config and tokenizer files count in full; weights in full up to 256 MB in all, above that by
+    size, header and three blocks of 4 kB of every tensor (64 strides of files that are no
+    safetensors), which takes 0.1 s for 15 GB. Times and places do not count: a copy is the same
+    model. So what may go unseen is a change of a few values inside one large tensor of a large
+    model; training does not make such changes.
+    """
+    digest = hashlib.sha256()
+    for name in CONFIG_FILES:
+        path = folder / name
+        if path.is_file():
+            digest.update(f"{name} {path.stat().st_size}\n".encode())
+            digest.update(path.read_bytes())
+    files = weight_files(folder)
+    whole = sum(f.stat().st_size for f in files) <= _HASH_WHOLE_BELOW
+    for path in files:
+        digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+        with path.open("rb") as file:
+            for offset, length in [(0, None)] if whole else _blocks(path):
+                file.seek(offset)
+                if length is None:
+                    digest.update(hashlib.file_digest(file, "sha256").digest())
+                else:
+                    digest.update(file.read(length))
+    return digest.hexdigest()[:32]
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, int]]:
+    size = path.stat().st_size
+    if path.suffix != ".safetensors":
+        for index in range(_STRIDES + 1):
+            yield max(0, (size - _BLOCK) * index // _STRIDES), _BLOCK
+        return
+    header = safetensors_header(path)
+    with path.open("rb") as file:
+        start = 8 + struct.unpack("<Q", file.read(8))[0]
+    yield 0, start
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            begin, end = (start + offset for offset in tensor["data_offsets"])
+            for at in (begin, (begin + end) // 2, max(begin, end - _BLOCK)):
+                yield at, min(_BLOCK, end - at)
+
+
+def _only_gguf(folder: Path) -> bool:
+    return not (folder / "config.json").exists() and any(folder.glob("*.gguf"))
+
+
+def _require(path: Path, label: str, problem: str) -> None:
+    if not path.is_file():
+        raise UserError(f"model {label}: {problem}: {path.parent} has no {path.name}")
+
+
+def _hub(model: ModelConfig) -> Source:
+    """A hub id at the commit that its revision means now; fetches config.json alone."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    try:
+        config = hf_hub_download(model.path, "config.json", revision=model.revision)
+    except Exception as error:
+        # The hub's client raises many types; a cached copy serves where the network does not.
+        cached = try_to_load_from_cache(model.path, "config.json", revision=model.revision)
+        if not isinstance(cached, str):
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UserError(
+                f"model {model.label}: neither a folder here nor a model the hub gives: {reason}",
+                "check the name, or that this machine reaches the hub",
+            ) from None
+        config = cached
+    folder = Path(config).parent
+    commit = folder.name if _COMMIT.fullmatch(folder.name) else model.revision
+    return Source(model.path, commit, folder)

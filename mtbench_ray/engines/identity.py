@@ -1,0 +1,149 @@
+"""What an answer depends on: the fingerprint of a model, the id of an answer, early checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig, science
+from mtbench_ray.engines.checkpoint import adapter_folder, folder_hash, locate
+from mtbench_ray.engines.sampling import effective_temperature
+from mtbench_ray.errors import UserError
+from mtbench_ray.schema import Question, content_id, to_dict
+
+_VLLM_FIELDS = ("kind", "dtype", "quantization", "max_model_len", "args")
+_ENDPOINT_FIELDS = ("kind", "base_url", "extra_body")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What is known of a model before any engine starts.
+
+    Attributes:
+        fingerprint: See :func:`fingerprint`; empty for a model behind an endpoint.
+        template_hash: Of its chat template, empty for endpoints.
+        window: Context window of its config in tokens; None where unknown.
+        architecture: From its config, empty for endpoints.
+        notes: What a user should know, for the plan: one sentence each.
+    """
+
+    fingerprint: str
+    template_hash: str = ""
+    window: int | None = None
+    architecture: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def fingerprint(model: ModelConfig) -> str:
+    """What a model's weights, configs and tokenizer are, whatever they are called.
+
+    A local folder counts by content (:func:`~mtbench_ray.engines.checkpoint.folder_hash`), so
+    that moving or copying it changes nothing and new weights at an old path change it; a hub id
+    counts as ``id@commit``; the demo model by its version; an adapter adds its own content.
+
+    Raises:
+        UserError: The model or its adapter is not there.
+    """
+    if model.embedded:
+        from mtbench_ray import assets
+
+        base = f"demo-{assets.DEMO_MODEL_VERSION}"
+    else:
+        source = locate(model)
+        base = (
+            f"{source.path}@{source.revision}"
+            if not Path(source.path).is_dir()
+            else folder_hash(source.folder)
+        )
+    adapter = adapter_folder(model)
+    return f"{base}+{folder_hash(adapter)}" if adapter else base
+
+
+def answer_id(
+    model: ModelConfig,
+    engine: EngineConfig,
+    sampling: SamplingConfig,
+    question: Question,
+    sample: int,
+    fingerprint: str,
+) -> str:
+    """Content id of one answer: both turns of one question, one sample.
+
+    It covers what changes the text: the model's content and prompt settings, the engine's science
+    settings, the effective temperature and other sampling, the question's own text. Labels,
+    places of local folders and operations settings do not count.
+    """
+    return content_id(
+        "answer",
+        {
+            "model": _model_fields(model, engine.kind),
+            "engine": _engine_fields(engine),
+            "sampling": science(sampling)
+            | {"temperature": effective_temperature(question, sampling)},
+            "question": {
+                "benchmark": question.benchmark,
+                "question_id": question.question_id,
+                "turns": list(question.turns),
+                "context": [to_dict(message) for message in question.context],
+            },
+            "sample": sample,
+            "fingerprint": fingerprint,
+        },
+    )
+
+
+def _model_fields(model: ModelConfig, kind: str) -> dict[str, Any]:
+    fields = science(model)
+    if kind == "openai":
+        for name in ("revision", "adapter", "chat_template"):
+            del fields[name]
+        return fields
+    # The fingerprint stands for these.
+    for name in ("path", "revision", "adapter"):
+        del fields[name]
+    if model.chat_template:
+        from mtbench_ray.engines.template import template_file
+
+        fields["chat_template"] = template_file(model.chat_template).read_text("utf-8")
+    return fields
+
+
+def _engine_fields(engine: EngineConfig) -> dict[str, Any]:
+    names = _ENDPOINT_FIELDS if engine.kind == "openai" else _VLLM_FIELDS
+    return {name: value for name, value in science(engine).items() if name in names}
+
+
+def check_model(model: ModelConfig, engine: EngineConfig) -> ModelInfo:
+    """Everything that can be known to go wrong before weights are loaded; takes seconds.
+
+    Local folders need no network; of a hub id, configs and tokenizer are fetched.
+
+    Raises:
+        UserError: The model is missing or of an unsupported kind, has no chat template, or is
+            asked for a thinking mode that its template does not know.
+    """
+    if engine.kind == "openai":
+        if not model.path:
+            raise UserError("no model is named", "say model=<name at the endpoint>")
+        return ModelInfo("")
+    if engine.kind == "fake" and not model.embedded and not Path(model.path).is_dir():
+        return ModelInfo(f"fake-{model.path}", architecture="fake")
+    print_of = fingerprint(model)
+    if engine.kind == "fake":
+        return ModelInfo(print_of, architecture="fake")
+    from mtbench_ray.engines.template import load_template
+
+    template = load_template(model, trust_remote_code=engine.trust_remote_code)
+    notes = []
+    if template.merges_system and (model.system_prompt or model.custom_thinking_prompt):
+        notes.append(
+            "the chat template refuses the system role: its text goes into the first user message"
+        )
+    if "strftime_now" in template.source:
+        notes.append("the chat template prints today's date: prompts differ from day to day")
+    if template.window and engine.max_model_len and engine.max_model_len > template.window:
+        notes.append(
+            f"engine.max_model_len={engine.max_model_len} is above the model's {template.window}"
+        )
+    return ModelInfo(print_of, template.hash, template.window, template.architecture, tuple(notes))

@@ -1,0 +1,120 @@
+"""Answers from a running server that speaks the OpenAI chat API.
+
+Limits, retries and the reading of replies are the client's; this adds what an answer needs: seed
+and sampling, thinking switches, and asking again for answers that are too short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from mtbench_ray.config import EngineConfig, ModelConfig
+from mtbench_ray.endpoint.client import Completion, EndpointClient
+from mtbench_ray.endpoint.keys import resolve_key
+from mtbench_ray.endpoint.limiter import Limiter, RateLimiter
+from mtbench_ray.engines.base import Engine, Generation, TurnSampling
+from mtbench_ray.engines.chat import thinking_spec
+from mtbench_ray.errors import EndpointStopped, EngineFault
+from mtbench_ray.schema import Message
+
+_SHORT_TRIES = 3
+"""Calls for one answer that stays shorter than ``engine.min_response_length``."""
+_ANSWERED = ("ok", "truncated", "empty")
+
+
+class EndpointEngine:
+    """One model behind an endpoint. Texts of errors never become answers.
+
+    Args:
+        limiter: Shared with others that call the same endpoint; None makes an own one.
+
+    Raises:
+        UserError: The key is not there.
+    """
+
+    origin = "endpoint"
+    template_hash = ""
+    gpu_memory_gb: float | None = None
+
+    def __init__(
+        self, model: ModelConfig, config: EngineConfig, limiter: RateLimiter | None = None
+    ) -> None:
+        self._model = model
+        self._config = config
+        self._limiter = limiter or Limiter(
+            config.requests_per_minute,
+            config.tokens_per_minute,
+            config.concurrency,
+            config.adaptive,
+            label="engine",
+        )
+        self._client = EndpointClient(
+            config, model.path, key=resolve_key(config), limiter=self._limiter, label="engine"
+        )
+        self.thinking = thinking_spec(model, None)
+
+    async def generate(
+        self, messages: Sequence[Message], sampling: TurnSampling, request_id: str
+    ) -> Generation:
+        """See :class:`~mtbench_ray.engines.base.Engine`."""
+        extra = self._extra(sampling)
+        for shift in range(_SHORT_TRIES):
+            # Another seed: a server that honours it would give the same short answer again.
+            extra["seed"] = sampling.seed + shift
+            try:
+                reply = await self._client.complete(
+                    messages,
+                    max_tokens=sampling.max_tokens,
+                    temperature=sampling.temperature,
+                    extra=extra,
+                )
+            except EndpointStopped as error:
+                raise EngineFault(str(error), fatal=True) from error
+            generation = _generation(reply)
+            short = len(reply.text.strip()) < self._config.min_response_length
+            if generation.status != "ok" or not short:
+                return generation
+        # Still too short: no answer, as if nothing had been written.
+        return replace(generation, text="")
+
+    async def adopt(self, model: ModelConfig) -> Engine | None:
+        """Another model of the same endpoint, under the same limits."""
+        engine = EndpointEngine(model, self._config, self._limiter)
+        await self._client.close()
+        return engine
+
+    async def stop(self) -> None:
+        """See :class:`~mtbench_ray.engines.base.Engine`."""
+        await self._client.close()
+
+    def _extra(self, sampling: TurnSampling) -> dict[str, Any]:
+        extra: dict[str, Any] = {"top_p": sampling.top_p}
+        # These two are no part of OpenAI's own API: sent only where they do something.
+        if sampling.top_k > 0:
+            extra["top_k"] = sampling.top_k
+        if sampling.repetition_penalty != 1.0:
+            extra["repetition_penalty"] = sampling.repetition_penalty
+        if self._model.thinking != "unset":
+            extra["chat_template_kwargs"] = {"enable_thinking": self._model.thinking == "on"}
+        if self._model.stop_token_ids:
+            extra["stop_token_ids"] = list(self._model.stop_token_ids)
+        # A stop string could end the thinking; where there may be some, the answer is cut later.
+        if sampling.stop and not self.thinking.split:
+            extra["stop"] = list(sampling.stop)
+        return extra
+
+
+def _generation(reply: Completion) -> Generation:
+    answered = reply.status in _ANSWERED
+    return Generation(
+        text=reply.text if answered else "",
+        finish_reason=reply.finish_reason,
+        prompt_tokens=reply.prompt_tokens or 0,
+        output_tokens=reply.output_tokens or 0,
+        sampling=reply.params,
+        reasoning=reply.reasoning,
+        status="ok" if answered else reply.status,
+        error=None if answered else reply.error,
+    )

@@ -1,0 +1,292 @@
+"""What an engine actor does with a shard: keep an engine, walk conversations, survive faults.
+
+:meth:`ShardWorker.run` is a plain generator over a queue that coroutines on another thread's event
+loop fill, since only a plain generator streams in Ray Data. It never raises for anything an engine
+or a row does: every planned turn comes out as exactly one row.
+
+When an engine dies, any of the rows in flight may have killed it. The rows that were there are
+suspects: they run again in small company (an eighth of those that died together), and after a
+second death alone. So the innocent are done, and a row that still kills its engine when nobody else
+is there is failed by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from mtbench_ray.config import EngineConfig, ModelConfig
+from mtbench_ray.engines.base import Engine, Output, Shard, ShardUnit
+from mtbench_ray.engines.conversation import converse, failed_turn
+from mtbench_ray.errors import EngineFault, UserError
+from mtbench_ray.schema import ANSWERED, EngineEvent, Turn
+
+StartEngine = Callable[[ModelConfig, EngineConfig], Awaitable[Engine]]
+_COMPANY = 8
+"""Suspects run in groups this many times smaller than the one that died."""
+
+
+_ORIGINS = {"openai": "endpoint", "fake": "fake"}
+
+
+async def start_engine(model: ModelConfig, config: EngineConfig) -> Engine:
+    """Start an engine of ``config.kind`` with ``model`` loaded.
+
+    Raises:
+        EngineFault: It did not start; carries its own words.
+        UserError: The settings cannot work.
+    """
+    if config.kind == "fake":
+        from mtbench_ray.engines.fake import FakeEngine
+
+        return await FakeEngine.start(model, config)
+    if config.kind == "openai":
+        from mtbench_ray.engines.openai import EndpointEngine
+
+        return EndpointEngine(model, config)
+    if config.kind == "vllm":
+        from mtbench_ray.engines.vllm import VllmEngine
+
+        return await VllmEngine.start(model, config)
+    raise UserError(f"engine.kind={config.kind}: no such engine", "one of vllm, openai, fake")
+
+
+@dataclass
+class _Ledger:
+    """What a shard still owes; passes rows on as they come."""
+
+    shard: Shard
+    send: Callable[[Output], None]
+    owed: dict[str, ShardUnit] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for unit in self.shard.units:
+            # A failed row of an earlier run is no turn to build on: it is owed again.
+            unit = replace(unit, done=tuple(t for t in unit.done if t.status in ANSWERED))
+            if self._turns_left(unit):
+                self.owed[unit.answer_id] = unit
+
+    def emit(self, row: Turn) -> None:
+        """A row of a unit: sent on and, where it is good, built on if the engine dies later."""
+        unit = self.owed[row.answer_id]
+        unit = replace(unit, done=(*unit.done, row))
+        self.owed[row.answer_id] = unit
+        if not self._turns_left(unit):
+            del self.owed[row.answer_id]
+        self.send(row)
+
+    def fail(self, answer_id: str, reason: str, origin: str) -> None:
+        """Every turn that a unit still owes, as failed rows."""
+        unit = self.owed[answer_id]
+        for turn in self._turns_left(unit):
+            history = tuple(t.content for t in unit.done if t.turn < turn)
+            self.emit(failed_turn(unit, self.shard, turn, reason, origin, history))
+
+    def _turns_left(self, unit: ShardUnit) -> list[int]:
+        there = {turn.turn for turn in unit.done}
+        return [n for n in range(1, len(unit.question.turns) + 1) if n not in there]
+
+
+class ShardWorker:
+    """Answers shards, one at a time, with one engine that outlives them.
+
+    Args:
+        replica: Name of this worker in engine events.
+        start: Makes engines; tests give their own.
+    """
+
+    def __init__(self, replica: str = "0", start: StartEngine = start_engine) -> None:
+        self._replica = replica
+        self._start = start
+        self._engine: Engine | None = None
+        self._config: EngineConfig | None = None
+        self._model: ModelConfig | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name=f"engine-{replica}", daemon=True
+        )
+        self._thread.start()
+
+    def run(self, shard: Shard) -> Iterator[Output]:
+        """Rows and engine events of a shard, as they come; one row for every turn it owes."""
+        outputs: queue.Queue[Output | None] = queue.Queue()
+        work = asyncio.run_coroutine_threadsafe(self._answer(shard, outputs.put), self._loop)
+        work.add_done_callback(lambda _: outputs.put(None))
+        try:
+            while (output := outputs.get()) is not None:
+                yield output
+        finally:
+            work.cancel()
+
+    def close(self) -> None:
+        """End the engine with all its processes, and the worker's thread. May be called twice."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._stop_engine(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _answer(self, shard: Shard, send: Callable[[Output], None]) -> None:
+        """All of a shard, to the last row."""
+        ledger = _Ledger(shard, send)
+        reason = ""
+        try:
+            if ledger.owed:
+                reason = await self._work(ledger)
+        except asyncio.CancelledError:
+            # The consumer is gone. Requests were cancelled; the engine itself is sound.
+            return
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            await self._stop_engine()
+        origin = _ORIGINS.get(shard.engine.kind, "cold")
+        for answer_id in list(ledger.owed):
+            ledger.fail(answer_id, reason or "engine stopped early", origin)
+
+    async def _work(self, ledger: _Ledger) -> str:
+        """Run rounds until nothing is owed; else why the rest cannot be done."""
+        shard = ledger.shard
+        deaths: Counter[str] = Counter()
+        company = width = _width(shard.engine)
+        restarts = condemned = 0
+        why = ""
+        while ledger.owed:
+            try:
+                engine = await self._engine_for(shard, ledger.send, why)
+            except (EngineFault, UserError) as error:
+                return str(error)
+            least = min(deaths[answer_id] for answer_id in ledger.owed)
+            group = [unit for key, unit in ledger.owed.items() if deaths[key] == least]
+            limit = (width, company)[least] if least < 2 else 1
+            lost = await _round(engine, group, ledger, limit)
+            if lost is None:
+                continue
+            why = str(lost.fault)
+            await self._stop_engine()
+            if lost.fault.fatal:
+                return why
+            deaths.update(lost.suspects)
+            if least == 0:
+                company = max(1, math.ceil(len(lost.suspects) / _COMPANY))
+            if len(lost.suspects) == 1:
+                (culprit,) = lost.suspects
+                if deaths[culprit] >= shard.engine.row_attempts:
+                    ledger.fail(culprit, f"took its engine down: {why}", engine.origin)
+                    # It was this row and not the engine: the others get their restarts back.
+                    condemned += 1
+            restarts += 1
+            if restarts > shard.engine.max_restarts + condemned:
+                return f"gave up after {restarts} engine faults (engine.max_restarts): {why}"
+        return ""
+
+    async def _engine_for(self, shard: Shard, send: Callable[[Output], None], why: str) -> Engine:
+        """The engine at hand where it can answer for the shard's model, else a fresh one."""
+        if self._engine is not None and self._model == shard.model and self._same(shard.engine):
+            return self._engine
+        began = time.monotonic()
+        engine = await self._next_engine(shard)
+        kind = engine.origin if engine and engine.origin == "swap" else ""
+        if engine is None:
+            await self._stop_engine()
+            engine = await self._fresh(shard, send, why)
+            kind = "restart" if why else "start"
+        self._engine, self._model, self._config = engine, shard.model, shard.engine
+        if kind:
+            send(self._event(kind, shard, began, why, engine.gpu_memory_gb))
+        return engine
+
+    async def _next_engine(self, shard: Shard) -> Engine | None:
+        """The running engine turned to the shard's model, or None where it takes a fresh one."""
+        if self._engine is None or not self._same(shard.engine):
+            return None
+        return await self._engine.adopt(shard.model)
+
+    async def _fresh(self, shard: Shard, send: Callable[[Output], None], why: str) -> Engine:
+        """Start an engine; once more where the first start failed by a fault that may pass."""
+        tries = 2
+        while True:
+            began = time.monotonic()
+            try:
+                return await self._start(shard.model, shard.engine)
+            except UserError:
+                raise
+            except Exception as error:
+                tries -= 1
+                fault = error if isinstance(error, EngineFault) else None
+                words = str(fault) if fault else f"{type(error).__name__}: {error}"
+                send(self._event("failed", shard, began, words, None))
+                if not tries or (fault and fault.fatal):
+                    raise EngineFault(f"engine did not start: {words}", fatal=True) from error
+
+    async def _stop_engine(self) -> None:
+        engine, self._engine, self._model = self._engine, None, None
+        if engine is not None:
+            await engine.stop()
+
+    def _same(self, config: EngineConfig) -> bool:
+        return self._config == config
+
+    def _event(
+        self, kind: str, shard: Shard, began: float, detail: str, memory: float | None
+    ) -> EngineEvent:
+        return EngineEvent(
+            kind=kind,
+            model=shard.model.label,
+            replica=self._replica,
+            seconds=round(time.monotonic() - began, 3),
+            detail=detail,
+            gpu_memory_gb=memory,
+            created=time.time(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """An engine that was lost in a round, and the units that were on it at that moment."""
+
+    fault: EngineFault
+    suspects: frozenset[str]
+
+
+async def _round(
+    engine: Engine, units: list[ShardUnit], ledger: _Ledger, limit: int
+) -> _Lost | None:
+    """Walk ``units``, ``limit`` at a time; None where all ended, else how the engine was lost."""
+    slots = asyncio.Semaphore(limit)
+    running: set[str] = set()
+    faults: list[EngineFault] = []
+
+    async def one(unit: ShardUnit) -> None:
+        async with slots:
+            if faults:
+                return  # its slot came free because the engine is lost: it is no suspect
+            running.add(unit.answer_id)
+            try:
+                await converse(engine, unit, ledger.shard, ledger.emit)
+            except EngineFault as fault:
+                faults.append(fault)
+                raise
+            running.discard(unit.answer_id)
+
+    tasks = [asyncio.create_task(one(unit)) for unit in units]
+    try:
+        await asyncio.gather(*tasks)
+    except EngineFault as fault:
+        return _Lost(fault, frozenset(running & ledger.owed.keys()))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return None
+
+
+def _width(config: EngineConfig) -> int:
+    """Conversations at once: what the engine takes."""
+    return config.concurrency if config.kind == "openai" else config.max_num_seqs
