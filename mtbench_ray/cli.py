@@ -191,7 +191,12 @@ def _check_workspace(args: Sequence[str]) -> None:
 
 
 def _list(args: list[str]) -> int:
-    groups = {"models": "model", "judges": "judge", "engines": "engine", "experiments": "experiment"}
+    groups = {
+        "models": "model",
+        "judges": "judge",
+        "engines": "engine",
+        "experiments": "experiment",
+    }
     if len(args) != 1 or args[0] not in groups:
         raise UserError("list what?", f"list {' | '.join(groups)}")
     rows = presets()[groups[args[0]]]

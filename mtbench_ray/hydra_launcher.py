@@ -118,7 +118,7 @@ class LauncherConf:
 def register(run_many: RunMany) -> None:
     """Make ``hydra/launcher=mtbench`` known, with the function that runs all jobs."""
     _join_namespace()
-    MtbenchLauncher.run_many = staticmethod(run_many)  # type: ignore[assignment]
+    MtbenchLauncher.run_many = staticmethod(run_many)
     Plugins.instance().register(MtbenchLauncher)
     ConfigStore.instance().store(
         group="hydra/launcher", name="mtbench", node=LauncherConf, provider="mtbench_ray"

@@ -19,7 +19,7 @@ from mtbench_ray.engines.identity import answer_id, check_model
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.modes import get_mode
 from mtbench_ray.judges.prompts import builtin_prompts, load_prompts
-from mtbench_ray.schema import AnswerSet, Evaluation, Question, Unit, canonical
+from mtbench_ray.schema import AnswerSet, Evaluation, Question, QuestionId, Unit, canonical
 from mtbench_ray.store import Workspace
 
 ANSWERS_ONLY = "answers"
@@ -152,7 +152,9 @@ def load_data(config: RunConfig) -> BenchmarkData:
             raw = path.read_bytes()
             texts[part] = raw.decode("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} cannot be read: {error}", f"check the path of {part}") from None
+            raise UserError(
+                f"{path} cannot be read: {error}", f"check the path of {part}"
+            ) from None
         files[part] = f"{path.name} sha256:{hashlib.sha256(raw).hexdigest()}"
     if builtin is not None:
         texts["judge_prompts"] = builtin_prompts(builtin)
@@ -188,11 +190,13 @@ def choose(config: RunConfig, questions: Sequence[Question]) -> tuple[Question, 
         return tuple(chosen[: config.limit])
     # Round by round over the categories, kept in file order.
     seen: dict[str, int] = {}
-    rank = {}
+    rank: dict[QuestionId, tuple[int, int]] = {}
     for question in chosen:
         rank[question.question_id] = (seen.get(question.category, 0), len(rank))
         seen[question.category] = seen.get(question.category, 0) + 1
-    picked = {q.question_id for q in sorted(chosen, key=lambda q: rank[q.question_id])[: config.limit]}
+    picked = {
+        q.question_id for q in sorted(chosen, key=lambda q: rank[q.question_id])[: config.limit]
+    }
     return tuple(q for q in chosen if q.question_id in picked)
 
 
@@ -276,9 +280,7 @@ def _answer_set(
         Unit(
             question.question_id,
             sample,
-            answer_id(
-                config.model, config.engine, sampling, question, sample, fingerprint + salt
-            ),
+            answer_id(config.model, config.engine, sampling, question, sample, fingerprint + salt),
         )
         for question in questions
         for sample in range(sampling.samples)

@@ -12,7 +12,7 @@ import dataclasses
 import difflib
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class Typed:
     multirun: bool = False
 
 
-def read(argv: Sequence[str], presets: Mapping[str, Sequence[str]]) -> Typed:
+def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
     """Check a command line and rewrite free-form ``model=`` and ``judge=`` values.
 
     Args:
@@ -75,7 +75,8 @@ def read(argv: Sequence[str], presets: Mapping[str, Sequence[str]]) -> Typed:
         elif "=" not in arg and not arg.startswith("~"):
             key = arg if arg in _known_keys() else "key"
             raise UserError(
-                f"'{arg}' is not a setting", f"settings are written {key}=value, for example limit=4"
+                f"'{arg}' is not a setting",
+                f"settings are written {key}=value, for example limit=4",
             )
         else:
             key, _, value = arg.partition("=")
@@ -101,7 +102,7 @@ def read(argv: Sequence[str], presets: Mapping[str, Sequence[str]]) -> Typed:
 
 
 def _choice(
-    group: str, text: str, presets: Mapping[str, Sequence[str]], typed: Typed, free_names: bool
+    group: str, text: str, presets: Mapping[str, Collection[str]], typed: Typed, free_names: bool
 ) -> str:
     """The config group choice for one typed model or judge."""
     known = presets.get(group, ())

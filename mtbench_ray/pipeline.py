@@ -52,7 +52,9 @@ def make_shards(work: Sequence[Work], replicas: int, run_id: str) -> list[Shard]
         following = work[index + replicas].model if index + replicas < len(work) else None
         shards += [
             # Every count-th unit: each part gets a share of every category.
-            Shard(item.model, item.sampling, item.engine, item.units[part::count], run_id, following)
+            Shard(
+                item.model, item.sampling, item.engine, item.units[part::count], run_id, following
+            )
             for part in range(count)
         ]
     return sorted(shards, key=lambda shard: -len(shard.units))
@@ -210,15 +212,13 @@ def _stream_ray(
         ),
     )
     for row in dataset.iter_rows():
-        cls = Turn if row["kind"] == "turn" else EngineEvent
-        yield decode(cls, json.loads(row["row"]))
+        fields = json.loads(row["row"])
+        yield decode(Turn, fields) if row["kind"] == "turn" else decode(EngineEvent, fields)
         if stop.is_set():
             return
 
 
-def _stream_here(
-    shards: Sequence[Shard], replicas: int, stop: threading.Event
-) -> Iterator[Output]:
+def _stream_here(shards: Sequence[Shard], replicas: int, stop: threading.Event) -> Iterator[Output]:
     """The same workers in threads of this process: an endpoint needs no actor and no start."""
     todo: queue.SimpleQueue[Shard] = queue.SimpleQueue()
     for shard in shards:

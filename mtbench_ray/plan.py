@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.judges.base import Mode
-from mtbench_ray.judges.modes import failed_reason, get_mode
+from mtbench_ray.judges.modes import failed_reason, get_mode, outcome
 from mtbench_ray.judges.prompts import PromptSet, load_prompts
 from mtbench_ray.schema import (
     ANSWERED,
@@ -63,27 +63,24 @@ def setting(evaluation: Evaluation, data: BenchmarkData) -> Setting:
     )
 
 
-def outcomes(what: Setting, turns: Turns, judgments: Judgments) -> list[Outcome]:
+def outcomes(
+    what: Setting, turns: Turns, judgments: Judgments, parity: str = "safe"
+) -> list[Outcome]:
     """Every wanted verdict of an evaluation with what became of it.
 
     Args:
+        what: The evaluation.
         turns: Newest turns by (answer_id, turn), failed ones too.
         judgments: The judgments that count, by id.
+        parity: ``fastchat`` reads the stored texts again in FastChat's way.
     """
     result = []
     for slot in what.mode.slots(what.evaluation, what.questions):
         reason = failed_reason(slot, turns)
-        if reason is not None:
-            result.append(Outcome(slot, None, reason))
-            continue
-        request = render(what, slot, turns)
-        judgment = judgments.get(request.judgment_id)
-        if judgment is None:
-            result.append(Outcome(slot, None, "missing"))
-        elif judgment.status == "ok":
-            result.append(Outcome(slot, judgment, ""))
-        else:
-            result.append(Outcome(slot, judgment, judgment.error or judgment.status))
+        judgment = None
+        if reason is None:
+            judgment = judgments.get(render(what, slot, turns).judgment_id)
+        result.append(outcome(what.mode, slot, judgment, reason or "", parity, what.prompts))
     return result
 
 
@@ -185,6 +182,4 @@ class Board:
 
     def wanted(self) -> int:
         """Number of wanted verdicts."""
-        return sum(
-            len(what.mode.slots(what.evaluation, what.questions)) for what in self.settings
-        )
+        return sum(len(what.mode.slots(what.evaluation, what.questions)) for what in self.settings)

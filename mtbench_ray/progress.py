@@ -150,4 +150,3 @@ def _wanted_turns(
                 for turn in range(1, turns_of[row.data][unit.question_id] + 1):
                     wanted[(unit.answer_id, turn)] = None
     return wanted
-

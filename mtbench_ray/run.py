@@ -315,9 +315,7 @@ class Session:
             try:
                 engine = work[0].engine
                 units = sum(len(item.units) for item in work)
-                replicas = pipeline.count_replicas(
-                    engine, self.config.cluster, len(work), units
-                )
+                replicas = pipeline.count_replicas(engine, self.config.cluster, len(work), units)
                 shards = pipeline.make_shards(work, replicas, self.record.run_id)
                 for output in pipeline.stream(shards, replicas, self.config.cluster, self._stop):
                     self._events.put(output)
@@ -355,9 +353,7 @@ class Session:
         def read(request: Request, text: str, finish_reason: str | None) -> Reading:
             return what.mode.read(request.order, text, finish_reason, what.prompts, "safe")
 
-        stage = JudgeStage(
-            judge, key=key, read=read, emit=self._events.put, budget=self.budget
-        )
+        stage = JudgeStage(judge, key=key, read=read, emit=self._events.put, budget=self.budget)
         return _Judge(judge, stage, key=key)
 
     def _submit(self, index: int, request: Request) -> None:
@@ -419,7 +415,10 @@ class Session:
             if judge.stage.fatal:
                 self.record.notes.append(f"judge {judge.config.label}: {judge.stage.fatal}")
             self.record.learned.update(
-                {f"{judge.config.label}.{name}": value for name, value in judge.stage.learned.items()}
+                {
+                    f"{judge.config.label}.{name}": value
+                    for name, value in judge.stage.learned.items()
+                }
             )
             if judge.server is not None:
                 judge.server.stop()

@@ -18,10 +18,8 @@ from typing import Any, Literal, TypeVar
 SCHEMA = 1
 """Version of the row layout; written in every row as ``schema``."""
 
-Status = Literal[
-    "ok", "truncated", "empty", "refused", "unparsed", "context_overflow", "error"
-]
-"""``ok`` and, for answers, also ``truncated`` and ``empty`` are results; the others are failures."""
+Status = Literal["ok", "truncated", "empty", "refused", "unparsed", "context_overflow", "error"]
+"""``ok``, and for answers also ``truncated`` and ``empty``, are results; the others failures."""
 
 ANSWERED: frozenset[str] = frozenset({"ok", "truncated", "empty"})
 """Turn statuses that are the model's own doing: such a turn is judged as it stands. A failure of
@@ -264,10 +262,12 @@ class Evaluation:
 
     @property
     def model(self) -> str:
+        """Label of the model."""
         return self.answers.model
 
     @property
     def baseline(self) -> str | None:
+        """Label of the opponent, None in single mode."""
         return self.opponent.model if self.opponent else None
 
 

@@ -154,4 +154,3 @@ def _show(
             print(f"\n--- judge prompt {request.judge_prompt}, question {slot.question_id} ---")
             for message in request.messages:
                 print(f"[{message.role}]\n{message.content}")
-

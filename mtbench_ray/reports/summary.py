@@ -81,7 +81,7 @@ def verdicts(workspace: Workspace, row: Evaluation, options: ScoreOptions) -> li
     if row.source == "import":
         return imported_outcomes(workspace, row, options.parity)
     what = setting(row, workspace.load_data(row.data))
-    found = outcomes(what, workspace.turns, workspace.judgments)
+    found = outcomes(what, workspace.turns, workspace.judgments, options.parity)
     if row.error:
         found = [Outcome(item.slot, None, "model_failed") for item in found]
     return found
@@ -152,7 +152,13 @@ def _pairwise(
             errors[row.model] = row.error
     results = []
     for (judge, baseline), found in groups.items():
-        for tally in pairwise.tally(found, baseline=baseline, options=options):
+        mode = rows[0].mode
+        intervals = {
+            score.model: score
+            for score in get_mode(mode).reduce(found, options)
+            if score.metric == "win_rate_adjusted" and score.dimension == "all"
+        }
+        for tally in pairwise.tally(found, mode, options.parity):
             results.append(
                 {
                     "model": tally.model,
@@ -165,14 +171,14 @@ def _pairwise(
                     "win_rate": tally.win_rate,
                     "loss_rate": tally.loss_rate,
                     "win_rate_adjusted": tally.win_rate_adjusted,
-                    "ci_low": tally.ci_low,
-                    "ci_high": tally.ci_high,
-                    "inconsistent": tally.inconsistent,
+                    "ci_low": intervals[tally.model].ci_low,
+                    "ci_high": intervals[tally.model].ci_high,
+                    "inconsistent": tally.inconsistent_rate,
                     "planned": tally.planned,
                     "failed": dict(sorted(tally.failed.items())),
                     "demo": demo,
                     "error": errors.get(tally.model),
-                    "complete": tally.n == tally.planned,
+                    "complete": 0 < tally.n == tally.planned,
                 }
             )
     return results

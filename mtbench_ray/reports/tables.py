@@ -91,9 +91,7 @@ def _single_tables(summary: Summary) -> tuple[list[Grid], list[str]]:
 
 
 def _pairwise_tables(summary: Summary) -> tuple[list[Grid], list[str]]:
-    results = sorted(
-        summary["results"], key=lambda r: -(r["win_rate_adjusted"] or float("-inf"))
-    )
+    results = sorted(summary["results"], key=lambda r: -(r["win_rate_adjusted"] or float("-inf")))
     grid: Grid = (
         ["model", "judge", "against", "win", "loss", "tie", "win rate", "loss rate",
          "adjusted", "95% interval", "inconsistent", "decided", "failed"],
@@ -183,4 +181,6 @@ def plain(headers: list[str], rows: list[list[str]], width: int | None) -> str:
 
 def _markdown(headers: list[str], rows: list[list[str]]) -> str:
     lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in lines
+    )
