@@ -45,7 +45,7 @@ class MTBench:
     """MT-Bench, and any question set in its file format with one or two turns."""
 
     name = "mt_bench"
-    categories = CATEGORIES
+    categories: tuple[str, ...] = CATEGORIES
 
     def read(
         self, questions: str, references: str | None, names: Mapping[str, str]

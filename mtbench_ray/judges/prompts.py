@@ -79,7 +79,6 @@ class JudgePrompt:
         template: User message with placeholders.
         verdict: How the reply is read: ``brackets`` or ``tags``.
         scale: Lowest and highest rating.
-        hash: Over everything above that changes a verdict.
     """
 
     name: str
@@ -91,6 +90,7 @@ class JudgePrompt:
 
     @property
     def hash(self) -> str:
+        """Over everything that changes a verdict: the texts, how it is read, the scale."""
         return text_hash(
             canonical([self.system, self.template, self.verdict, [float(x) for x in self.scale]])
         )

@@ -1,0 +1,89 @@
+"""The judge modes by name, and what became of a wanted verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mtbench_ray.errors import unknown_name
+from mtbench_ray.judges.base import Answers, Mode
+from mtbench_ray.judges.pairwise import Pairwise
+from mtbench_ray.judges.prompts import PromptSet
+from mtbench_ray.judges.single import Single
+from mtbench_ray.schema import ANSWERED, Judgment, Outcome, Slot
+
+_MODES: dict[str, Mode] = {
+    mode.name: mode for mode in (Single(), Pairwise("pairwise-baseline"), Pairwise("pairwise-all"))
+}
+
+
+def get_mode(name: str) -> Mode:
+    """The mode ``single``, ``pairwise-baseline`` or ``pairwise-all``.
+
+    Raises:
+        UserError: There is no such mode; the hint is the nearest name.
+    """
+    if name not in _MODES:
+        raise unknown_name("mode", name, _MODES)
+    return _MODES[name]
+
+
+def failed_reason(slot: Slot, answers: Answers) -> str | None:
+    """Why the answers of a slot cannot be judged, or None where they can.
+
+    Args:
+        slot: The wanted verdict.
+        answers: The newest turn by (answer_id, turn), failed ones too.
+
+    Returns:
+        ``missing``; ``answer_<status>`` of the first failed turn; or ``stale_answer`` where a turn
+        was built on another text of an earlier turn than the one that counts now.
+    """
+    for answer_id in slot.answer_ids:
+        history: tuple[str, ...] = ()
+        for number in range(1, slot.turn + 1):
+            turn = answers.get((answer_id, number))
+            if turn is None:
+                return "missing"
+            if turn.status not in ANSWERED:
+                return f"answer_{turn.status}"
+            if turn.history != history:
+                return "stale_answer"
+            history += (turn.content,)
+    return None
+
+
+def outcome(
+    mode: Mode,
+    slot: Slot,
+    judgment: Judgment | None,
+    reason: str,
+    parity: str,
+    prompts: PromptSet,
+) -> Outcome:
+    """A slot with the judgment that counts for it.
+
+    Stored values were read in safe parity: in parity ``fastchat`` the stored text is read again.
+
+    Args:
+        mode: The mode of the evaluation.
+        slot: The wanted verdict.
+        judgment: Its newest judgment, failed or not, or None.
+        reason: Why there is no judgment; empty where there is one.
+        parity: ``safe`` or ``fastchat``.
+        prompts: The judge prompts in use.
+    """
+    if judgment is None:
+        return Outcome(slot, None, reason or "missing")
+    # A call that failed has no text; imported scores may come without one.
+    if parity == "fastchat" and judgment.text:
+        read = mode.read(judgment.order, judgment.text, judgment.finish_reason, prompts, parity)
+        judgment = dataclasses.replace(
+            judgment,
+            label=read.label,
+            value=read.value,
+            status=read.status,
+            error=read.reason or None,
+        )
+    if judgment.value is None:
+        return Outcome(slot, judgment, judgment.error or judgment.status)
+    return Outcome(slot, judgment, "")
