@@ -10,10 +10,11 @@ classes, and plain instances of them travel to actors.
 
 from __future__ import annotations
 
+# _science gives fields, not values, so RUF009 does not apply.
+# ruff: noqa: RUF009
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
-
 
 DEMO_MODEL = "smollm2-135m"
 """Name of the embedded model, as ``model=`` and as ``judge.model=`` of the local judge."""
@@ -141,7 +142,7 @@ class JudgeConfig(EndpointConfig):
     """The judge."""
 
     kind: str = "openai"
-    """``openai`` (any compatible API), ``local`` (a vLLM server that the run starts) or ``none``."""
+    """``openai`` (any compatible API), ``local`` (a vLLM server of the run's own) or ``none``."""
     name: str = ""
     """Label in tables and files; the model where empty."""
     model: str = _science("")

@@ -22,15 +22,16 @@ from mtbench_ray.errors import UserError
 from mtbench_ray.schema import text_hash
 
 GROUPS = ("model", "judge", "engine", "benchmark", "cluster", "report", "experiment")
-_HYDRA_FLAGS = frozenset(
-    "-h --help --hydra-help --version -c --cfg --resolve -p --package -r --run -m --multirun "
-    "-sc --shell-completion -cp --config-path -cn --config-name -cd --config-dir "
-    "--experimental-rerun -i --info".split()
-)
+# fmt: off
 _FLAGS_WITH_VALUE = frozenset(
-    "-c --cfg -p --package -sc --shell-completion -cp --config-path -cn --config-name -cd "
-    "--config-dir --experimental-rerun".split()
+    ("-c", "--cfg", "-p", "--package", "-sc", "--shell-completion", "-cp", "--config-path",
+     "-cn", "--config-name", "-cd", "--config-dir", "--experimental-rerun")
 )
+_HYDRA_FLAGS = _FLAGS_WITH_VALUE | frozenset(
+    ("-h", "--help", "--hydra-help", "--version", "--resolve", "-r", "--run", "-m", "--multirun",
+     "-i", "--info")
+)
+# fmt: on
 
 
 @dataclass

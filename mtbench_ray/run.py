@@ -183,18 +183,14 @@ class Session:
 
     def _owed_work(self, only_missing: bool = False) -> list[pipeline.Work]:
         """Conversations to have, by model; ``only_missing`` leaves out rows that failed."""
-        work: dict[str, pipeline.Work] = {}
+        work: list[pipeline.Work] = []
+        # Jobs that share answers (another judge, say) have the same ids: asked once.
+        seen: set[str] = set()
         for job in self.jobs:
             if job.error is not None:
                 continue
             questions = {question.question_id: question for question in job.questions}
             owed = owed_turns(job.answers, questions, self.workspace.turns)
-            if only_missing:
-                owed = {
-                    answer: good
-                    for answer, good in owed.items()
-                    if (answer, len(good) + 1) not in self.workspace.turns
-                }
             units = tuple(
                 ShardUnit(
                     questions[unit.question_id],
@@ -204,14 +200,19 @@ class Session:
                 )
                 for unit in job.answers.units
                 if unit.answer_id in owed
+                and unit.answer_id not in seen
+                and not (only_missing and self._failed(unit.answer_id, owed))
             )
+            seen.update(unit.answer_id for unit in units)
             if units:
-                # Jobs with the same answers (another judge, say) have the same ids: asked once.
-                work.setdefault(
-                    units[0].answer_id,
-                    pipeline.Work(model_of(job), job.config.sampling, job.config.engine, units),
+                work.append(
+                    pipeline.Work(model_of(job), job.config.sampling, job.config.engine, units)
                 )
-        return list(work.values())
+        return work
+
+    def _failed(self, answer: str, owed: dict[str, list[Turn]]) -> bool:
+        """Whether the next owed turn of an answer has a row: then it failed, and is not lost."""
+        return (answer, len(owed[answer]) + 1) in self.workspace.turns
 
     # The loop -----------------------------------------------------------------------------
 
@@ -253,9 +254,8 @@ class Session:
                     judge.stage.in_flight for judge in self._served()
                 ):
                     return
-            elif not busy():
-                if self._events.empty():
-                    return
+            elif not busy() and self._events.empty():
+                return
 
     def _handle(self, event: Any) -> None:
         if isinstance(event, Turn):
