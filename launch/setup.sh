@@ -111,7 +111,7 @@ pip=("$venv/bin/python" -m pip --disable-pip-version-check)
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 ||
   step "adding pip to .venv" "$venv/bin/python" -m ensurepip
 step "installing mtbench_ray[$extra,${wanted// /,}] into .venv, 2 to 5 minutes the first time" \
-  "${pip[@]}" install --no-input -e "$root[$extra,${wanted// /,}]"
+  "${pip[@]}" install --no-input -e "${root}[$extra,${wanted// /,}]"
 
 # pip may pick a torchvision that does not match torch, and then transformers does not import.
 # Text models need none of the three.
