@@ -270,4 +270,4 @@ def _t_quantile(p: float, df: int) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
-    return z + sum(term / df**power for power, term in enumerate(terms, start=1))
+    return z + sum(term / float(df) ** power for power, term in enumerate(terms, start=1))
