@@ -146,6 +146,8 @@ def _register(typed: Typed) -> None:
     store = ConfigStore.instance()
     store.store(name="base_config", node=RunConfig)
     for (group, name), text in typed.choices.items():
+        # What is typed is a name: an interpolation in it would be an accident.
+        text = text.replace("${", "\\${")
         node = {"path": text} if group == "model" else {"kind": "openai", "model": text}
         store.store(group=group, name=name, node=node)
 
