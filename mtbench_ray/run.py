@@ -135,6 +135,7 @@ class Session:
     _signals: int = field(init=False, default=0)
     _judges: dict[int, _Judge] = field(init=False, default_factory=dict)
     _ray_is_ours: bool = field(init=False, default=False)
+    _received: set[tuple[str, int]] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self.config = self.jobs[0].config
@@ -213,8 +214,8 @@ class Session:
         return work
 
     def _failed(self, answer: str, owed: dict[str, list[Turn]]) -> bool:
-        """Whether the next owed turn of an answer has a row: then it failed, and is not lost."""
-        return (answer, len(owed[answer]) + 1) in self.workspace.turns
+        """Whether this run has a row of the next owed turn: then it failed, and is not lost."""
+        return (answer, len(owed[answer]) + 1) in self._received
 
     # The loop -----------------------------------------------------------------------------
 
@@ -224,14 +225,14 @@ class Session:
             self._submit(index, request)
         rounds = 0
         while True:
-            before = len(self.workspace.turns)
+            before = len(self._received)
             if work:
                 self._generate(work)
             self._pump(lambda: self._generating)
             work = self._owed_work(only_missing=True) if self.config.stage != "judge" else []
             rounds += 1
             # A dead actor loses rows; another round gets them, as long as that helps.
-            if self._stop.is_set() or not work or len(self.workspace.turns) == before:
+            if self._stop.is_set() or not work or len(self._received) == before:
                 break
             self.record.notes.append(f"round {rounds + 1}: rows of a lost engine actor are redone")
         for judge in self._served():
@@ -283,6 +284,7 @@ class Session:
         good = good_turns(turn.answer_id, self.workspace.turns)
         if len(good) >= turn.turn:
             return
+        self._received.add((turn.answer_id, turn.turn))
         row = dataclasses.replace(turn, run_id=self.record.run_id)
         self.workspace.append(row)
         self.timeline.add("turn", answer=row.answer_id, turn=row.turn, generated=row.created,
