@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.config import JudgeConfig
+from mtbench_ray.endpoint.tokens import prompt_tokens
 from mtbench_ray.judges.base import Mode
 from mtbench_ray.judges.modes import failed_reason, get_mode, outcome
 from mtbench_ray.judges.prompts import PromptSet, load_prompts
@@ -98,6 +99,40 @@ def render(what: Setting, slot: Slot, turns: Turns) -> Request:
     return request
 
 
+def shortened(what: Setting, slot: Slot, request: Request, tokens: int, turns: Turns) -> Request:
+    """The request with the ends of its answers cut so that it fits (``truncate=answer_tail``).
+
+    The longest answers are cut first, all to one length. The id stays that of the whole request:
+    what is wanted does not depend on what had to be cut.
+
+    Args:
+        tokens: What the judge's window leaves for the prompt.
+
+    Returns:
+        The longest that fits, or the one without any answer text where none does.
+    """
+
+    def cut(length: int) -> Request:
+        short = {
+            key: dataclasses.replace(turn, content=turn.content[:length])
+            for key, turn in turns.items()
+            if key[0] in slot.answer_ids
+        }
+        rendered = render(what, slot, short)
+        return dataclasses.replace(
+            rendered, judgment_id=request.judgment_id, match_id=request.match_id
+        )
+
+    low, high = 0, max(len(turns[key].content) for key in turns if key[0] in slot.answer_ids)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if prompt_tokens(cut(middle).messages) <= tokens:
+            low = middle
+        else:
+            high = middle - 1
+    return cut(low)
+
+
 def owed_turns(
     answers: AnswerSet, questions: Mapping[QuestionId, Question], turns: Turns
 ) -> dict[str, list[Turn]]:
@@ -147,7 +182,8 @@ class Board:
     turns: Turns
     judgments: Judgments
     _waiting: dict[str, list[_Waiting]] = field(default_factory=dict)
-    _asked: set[str] = field(default_factory=set)
+    slots: dict[str, Slot] = field(default_factory=dict)
+    """Of every request handed out, by its judgment_id."""
 
     def __post_init__(self) -> None:
         for index, what in enumerate(self.settings):
@@ -173,13 +209,9 @@ class Board:
                     continue
                 request = render(self.settings[item.setting], item.slot, self.turns)
                 done = self.judgments.get(request.judgment_id)
-                if request.judgment_id in self._asked or (done and done.status == "ok"):
+                if request.judgment_id in self.slots or (done and done.status == "ok"):
                     continue
-                self._asked.add(request.judgment_id)
+                self.slots[request.judgment_id] = item.slot
                 found.append((item.setting, request))
             self._waiting[answer] = still
         return found
-
-    def wanted(self) -> int:
-        """Number of wanted verdicts."""
-        return sum(len(what.mode.slots(what.evaluation, what.questions)) for what in self.settings)

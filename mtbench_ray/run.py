@@ -32,7 +32,7 @@ from mtbench_ray.errors import (
 from mtbench_ray.jobs import Job, evaluations, model_of, prepare
 from mtbench_ray.judges.base import Reading
 from mtbench_ray.judges.stage import Budget, JudgeStage, check_budget
-from mtbench_ray.plan import Board, Setting, good_turns, owed_turns, setting
+from mtbench_ray.plan import Board, Setting, good_turns, owed_turns, setting, shortened
 from mtbench_ray.progress import Progress
 from mtbench_ray.runs import RunRecord
 from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Request, Turn
@@ -75,7 +75,7 @@ def run_jobs(
     Raises:
         UserError: A mistake in the settings; nothing has been started.
     """
-    from mtbench_ray.endpoint.client import resolve_key
+    from mtbench_ray.endpoint.keys import resolve_key
     from mtbench_ray.reports.estimate import print_plan
     from mtbench_ray.reports.main import finish
 
@@ -264,7 +264,7 @@ class Session:
         if isinstance(event, Turn):
             self._on_turn(event)
         elif isinstance(event, Judgment):
-            row = dataclasses.replace(event, run_id=self.record.run_id)
+            row = event
             self.workspace.append(row)
             self.timeline.add(
                 "judgment", id=row.judgment_id, answers=list(row.answer_ids), turn=row.turn,
@@ -349,7 +349,7 @@ class Session:
                 self._start_server(judge)
 
     def _judge(self, what: Setting) -> _Judge:
-        from mtbench_ray.endpoint.client import resolve_key
+        from mtbench_ray.endpoint.keys import resolve_key
 
         judge = what.judge
         key = secrets.token_urlsafe(24) if judge.kind == "local" else resolve_key(judge)
@@ -357,7 +357,20 @@ class Session:
         def read(request: Request, text: str, finish_reason: str | None) -> Reading:
             return what.mode.read(request.order, text, finish_reason, what.prompts, "safe")
 
-        stage = JudgeStage(judge, key=key, read=read, emit=self._events.put, budget=self.budget)
+        def shorten(request: Request, tokens: int) -> Request:
+            return shortened(what, self.board.slots[request.judgment_id], request, tokens,
+                             self.workspace.turns)  # fmt: skip
+
+        stage = JudgeStage(
+            judge,
+            key=key,
+            read=read,
+            emit=self._events.put,
+            budget=self.budget,
+            run_id=self.record.run_id,
+            verdict=what.prompts.verdict,
+            shorten=shorten,
+        )
         return _Judge(judge, stage, key=key)
 
     def _submit(self, index: int, request: Request) -> None:

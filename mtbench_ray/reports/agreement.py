@@ -1,0 +1,135 @@
+"""``report agreement A B``: two judges, or a judge and people's votes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
+from mtbench_ray.judges.agreement import (
+    Vote,
+    agreement,
+    load_votes,
+    match_votes,
+    rating_agreement,
+    ratings,
+)
+from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.judges.matches import matches
+from mtbench_ray.reports.summary import verdicts
+from mtbench_ray.reports.tables import number, plain
+from mtbench_ray.schema import Evaluation
+from mtbench_ray.store import Workspace
+
+
+def report(
+    words: Sequence[str],
+    workspace: Workspace,
+    rows: Sequence[Evaluation],
+    options: ScoreOptions,
+    format: str,
+) -> int:
+    """Print how far two judges agree.
+
+    Args:
+        words: Two names: judges of the workspace, or a JSON file of votes, optionally with one
+            judge of it as ``file.json:human``. The same file twice compares its votes among
+            themselves.
+
+    Raises:
+        UserError: An unknown judge, an unreadable file, or nothing to compare.
+    """
+    if len(words) != 2:
+        raise UserError("agreement of what?", "report agreement JUDGE JUDGE-or-votes.json")
+    if not any(_votes_file(word) for word in words):
+        single = [_ratings(word, workspace, rows, options) for word in words]
+        if single[0].keys() & single[1].keys():
+            compared = rating_agreement(*single)
+            _print([asdict(compared)], format)
+            return EXIT_OK
+    votes = [_votes(word, workspace, rows, options) for word in words]
+    found = agreement(votes[0], None if words[0] == words[1] else votes[1])
+    if not any(item.total for item in found):
+        raise UserError(
+            f"{words[0]} and {words[1]} have no verdict on the same pair or answer",
+            "judge the same models with both, in the same mode",
+        )
+    _print(
+        [
+            {
+                "turn": item.turn,
+                "ties": "with" if item.ties else "without",
+                "compared": item.total,
+                "agree": item.agree,
+                "agreement": item.ratio,
+            }
+            for item in found
+        ],
+        format,
+    )
+    return EXIT_OK
+
+
+def _votes_file(word: str) -> tuple[Path, str] | None:
+    """The file and the judge in it that a word names, or None for a judge of the workspace."""
+    for text, judge in ((word, ""), tuple(word.rsplit(":", 1)) if ":" in word else ("", "")):
+        if text.endswith(".json"):
+            return Path(text).expanduser(), judge
+    return None
+
+
+def _votes(
+    word: str, workspace: Workspace, rows: Sequence[Evaluation], options: ScoreOptions
+) -> list[Vote]:
+    file = _votes_file(word)
+    if file is None:
+        played = [
+            outcome
+            for row in _of_judge(word, rows)
+            if row.mode.startswith("pairwise")
+            for outcome in verdicts(workspace, row, options)
+        ]
+        return match_votes(matches(played, options.parity), word)
+    path, judge = file
+    try:
+        found = load_votes(json.loads(path.read_text("utf-8-sig")), str(path))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as votes: {error}", "a JSON array") from None
+    known = sorted({vote.judge for vote in found})
+    if judge and judge not in known:
+        raise unknown_name(f"judge in {path.name}", judge, known)
+    return [vote for vote in found if not judge or vote.judge == judge]
+
+
+def _ratings(
+    word: str, workspace: Workspace, rows: Sequence[Evaluation], options: ScoreOptions
+) -> dict[Hashable, float]:
+    single = [row for row in _of_judge(word, rows) if row.mode == "single"]
+    return ratings(outcome for row in single for outcome in verdicts(workspace, row, options))
+
+
+def _of_judge(word: str, rows: Sequence[Evaluation]) -> list[Evaluation]:
+    mine = [row for row in rows if row.judge == word]
+    if not mine:
+        raise unknown_name(
+            "judge of this workspace", word, {row.judge for row in rows if row.judge}
+        )
+    return mine
+
+
+def _print(found: list[dict[str, Any]], format: str) -> None:
+    if format == "json":
+        print(json.dumps(found, indent=1))
+        return
+    headers = [key.replace("_", " ") for key in found[0]]
+    cells = [
+        [
+            number(value, 3) if isinstance(value, float | None) else str(value)
+            for value in row.values()
+        ]
+        for row in found
+    ]
+    print(plain(headers, cells, None))
