@@ -208,7 +208,7 @@ def _hub(model: ModelConfig) -> Source:
         # The hub's client raises many types; a cached copy serves where the network does not.
         cached = try_to_load_from_cache(model.path, "config.json", revision=model.revision)
         if not isinstance(cached, str):
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = " ".join(str(error).split())[:300] or repr(error)
             raise UserError(
                 f"model {model.label}: neither a folder here nor a model the hub gives: {reason}",
                 "check the name, or that this machine reaches the hub",

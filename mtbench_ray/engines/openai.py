@@ -12,8 +12,9 @@ from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.endpoint.client import Completion, EndpointClient
+from mtbench_ray.endpoint.cluster import make_limiter
 from mtbench_ray.endpoint.keys import resolve_key
-from mtbench_ray.endpoint.limiter import Limiter, RateLimiter
+from mtbench_ray.endpoint.limiter import RateLimiter
 from mtbench_ray.engines.base import Engine, Generation, TurnSampling
 from mtbench_ray.engines.chat import thinking_spec
 from mtbench_ray.errors import EndpointStopped, EngineFault
@@ -43,15 +44,10 @@ class EndpointEngine:
     ) -> None:
         self._model = model
         self._config = config
-        self._limiter = limiter or Limiter(
-            config.requests_per_minute,
-            config.tokens_per_minute,
-            config.concurrency,
-            config.adaptive,
-            label="engine",
-        )
+        key = resolve_key(config)
+        self._limiter = limiter or make_limiter(config, model.path, key, "engine")
         self._client = EndpointClient(
-            config, model.path, key=resolve_key(config), limiter=self._limiter, label="engine"
+            config, model.path, key=key, limiter=self._limiter, label=f"engine {model.label}"
         )
         self.thinking = thinking_spec(model, None)
 

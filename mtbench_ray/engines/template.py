@@ -179,7 +179,7 @@ def _tokenizer(
         )
     except Exception as error:
         # transformers raises anything from OSError to bare Exception for a broken tokenizer.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        reason = " ".join(str(error).split())[:300] or repr(error)
         hint = "check that the checkpoint was saved with its tokenizer"
         if "trust_remote_code" in str(error):
             hint = "if you trust its author: engine.trust_remote_code=true"

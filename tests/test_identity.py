@@ -1,0 +1,259 @@
+"""Fingerprints, answer ids and the checks before any engine starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import write_checkpoint
+from safetensors.numpy import save_file
+
+from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
+from mtbench_ray.engines import checkpoint
+from mtbench_ray.engines.identity import answer_id, check_model, fingerprint
+from mtbench_ray.errors import UserError
+from mtbench_ray.schema import Message, Question
+
+TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+MODEL = ModelConfig(path="org/model")
+ENGINE = EngineConfig()
+SAMPLING = SamplingConfig()
+QUESTION = Question("mt_bench", 120, "math", ("One?", "Two?"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return with_weights(write_checkpoint(tmp_path / "step_1", TEMPLATE))
+
+
+def with_weights(folder: Path, change: float = 0.0, at: int = 0) -> Path:
+    tensors = {f"layer.{i}": np.full((64, 64), i, dtype=np.float32) for i in range(4)}
+    tensors["layer.2"][at, at] += change
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def of(folder: Path, **settings: Any) -> str:
+    return fingerprint(ModelConfig(path=str(folder), **settings))
+
+
+def test_copy_move_and_touch_keep_the_fingerprint(folder: Path, tmp_path: Path) -> None:
+    before = of(folder)
+    copy = tmp_path / "elsewhere" / "step_1_copy"
+    shutil.copytree(folder, copy)
+    os.utime(copy / "model.safetensors", (1, 1))
+    assert of(copy) == before
+    assert of(folder.rename(tmp_path / "moved")) == before
+
+
+def test_new_weights_at_the_same_path_change_the_fingerprint(folder: Path) -> None:
+    before = of(folder)
+    assert of(with_weights(folder, change=0.001, at=31)) != before
+    assert of(with_weights(folder)) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json"]
+)
+def test_configs_and_tokenizer_count(folder: Path, name: str) -> None:
+    before = of(folder)
+    with (folder / name).open("a") as file:
+        file.write(" ")
+    assert of(folder) != before
+
+
+@pytest.mark.parametrize("tensor", range(4))
+def test_large_checkpoints_are_sampled_in_every_tensor(
+    folder: Path, tensor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "_HASH_WHOLE_BELOW", 0)
+    before = of(folder)
+    tensors = {f"layer.{i}": np.full((64, 64), i, dtype=np.float32) for i in range(4)}
+    tensors[f"layer.{tensor}"] += 1
+    save_file(tensors, folder / "model.safetensors")
+    assert of(folder) != before
+
+
+def test_pickled_weights_are_sampled_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_HASH_WHOLE_BELOW", 0)
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"a" * 1_000_000)
+    before = of(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"b" * 1_000_000)
+    assert of(folder) != before
+
+
+def test_fingerprint_of_a_large_checkpoint_is_quick(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "large", TEMPLATE)
+    save_file({"w": np.zeros(8, dtype=np.float32)}, folder / "small.safetensors")
+    with (folder / "hole.bin").open("wb") as file:
+        file.truncate(15_000_000_000)
+    (folder / "small.safetensors").unlink()
+    began = time.perf_counter()
+    of(folder)
+    assert time.perf_counter() - began < 0.5
+
+
+def test_torn_weights_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_HASH_WHOLE_BELOW", 0)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(UserError, match=r"model\.safetensors"):
+        of(folder)
+
+
+def test_adapter_adds_its_own_content(folder: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    with pytest.raises(UserError, match=r"adapter_config\.json"):
+        of(folder, adapter=str(adapter))
+    (adapter / "adapter_config.json").write_text('{"r": 8}')
+    save_file({"a": np.ones(8, dtype=np.float32)}, adapter / "adapter_model.safetensors")
+    one = of(folder, adapter=str(adapter))
+    save_file({"a": np.zeros(8, dtype=np.float32)}, adapter / "adapter_model.safetensors")
+    assert len({of(folder), one, of(folder, adapter=str(adapter))}) == 3
+
+
+def id_of(
+    model: ModelConfig = MODEL,
+    engine: EngineConfig = ENGINE,
+    sampling: SamplingConfig = SAMPLING,
+    question: Question = QUESTION,
+    sample: int = 0,
+    print_of: str = "f",
+) -> str:
+    return answer_id(model, engine, sampling, question, sample, print_of)
+
+
+def changed(settings: Any, **values: Any) -> Any:
+    return dataclasses.replace(settings, **values)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"print_of": "g"},
+        {"sample": 1},
+        {"model": changed(MODEL, system_prompt="Be kind.")},
+        {"model": changed(MODEL, thinking="on")},
+        {"model": changed(MODEL, stop=["x"])},
+        {"model": changed(MODEL, chat_template="plain")},
+        {"engine": changed(ENGINE, dtype="float32")},
+        {"engine": changed(ENGINE, max_model_len=512)},
+        {"engine": changed(ENGINE, args={"seed": 1})},
+        {"engine": changed(ENGINE, kind="openai")},
+        {"sampling": changed(SAMPLING, temperature=0.5)},
+        {"sampling": changed(SAMPLING, max_tokens=10)},
+        {"sampling": changed(SAMPLING, seed=1)},
+        {"question": changed(QUESTION, turns=("One?", "Three?"))},
+        {"question": changed(QUESTION, question_id=121)},
+        {"question": changed(QUESTION, temperature=0.3)},
+        {"question": changed(QUESTION, context=(Message("user", "Hi"),))},
+    ],
+)
+def test_what_changes_an_answer_changes_its_id(other: dict[str, Any]) -> None:
+    assert id_of(**other) != id_of()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"model": changed(MODEL, name="a label")},
+        {"model": changed(MODEL, path="/another/place")},
+        {"model": changed(MODEL, steps=[1])},
+        {"engine": changed(ENGINE, replicas=4, max_num_seqs=2, tensor_parallel=2)},
+        {"engine": changed(ENGINE, fake_seconds_per_token=1.0, stall_s=1.0, concurrency=1)},
+        {"sampling": changed(SAMPLING, samples=5)},
+        {"sampling": changed(SAMPLING, temperature=0.0)},  # math is greedy anyway
+        {"question": changed(QUESTION, references=("r",), tags=("t",), revision="x")},
+    ],
+)
+def test_what_does_not_change_an_answer_keeps_its_id(other: dict[str, Any]) -> None:
+    assert id_of(**other) == id_of()
+
+
+def test_template_file_counts_by_content(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.jinja", tmp_path / "b.jinja"
+    first.write_text("one")
+    second.write_text("one")
+    ids = [id_of(changed(MODEL, chat_template=str(path))) for path in (first, second)]
+    second.write_text("two")
+    assert ids[0] == ids[1] != id_of(changed(MODEL, chat_template=str(second)))
+
+
+def test_endpoint_ids_depend_on_address_and_model_name() -> None:
+    engine = EngineConfig(kind="openai", base_url="http://a/v1")
+    assert id_of(engine=engine) != id_of(engine=changed(engine, base_url="http://b/v1"))
+    assert id_of(engine=engine) != id_of(changed(MODEL, path="other"), engine)
+    assert id_of(engine=engine) == id_of(engine=changed(engine, dtype="float32", timeout_s=1.0))
+
+
+def test_check_tells_what_is_known(folder: Path) -> None:
+    info = check_model(ModelConfig(path=str(folder), system_prompt="S"), ENGINE)
+    assert (info.window, info.architecture) == (64, "LlamaForCausalLM")
+    assert info.fingerprint == of(folder)
+    assert len(info.template_hash) == 16
+    assert info.notes == ()
+
+
+def test_check_notes_what_may_surprise(tmp_path: Path) -> None:
+    source = "{{ strftime_now('%d') }}{{ messages[0]['content'] if messages|length == 1 }}"
+    folder = with_weights(write_checkpoint(tmp_path / "m", source))
+    engine = EngineConfig(max_model_len=4096)
+    notes = check_model(ModelConfig(path=str(folder), system_prompt="S"), engine).notes
+    assert [word for note in notes for word in ("system role", "date", "4096") if word in note] == [
+        "system role",
+        "date",
+        "4096",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: p / "missing", "no such folder"),
+        (lambda p: p, "not a model folder"),
+        (lambda p: p / "model.gguf", "GGUF"),
+        (lambda p: "", "no model is named"),
+    ],
+)
+def test_check_refuses_what_is_no_model(tmp_path: Path, make: Any, message: str) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(UserError, match=message):
+        check_model(ModelConfig(path=str(make(tmp_path))), ENGINE)
+
+
+def test_folder_of_gguf_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "q4.gguf").write_bytes(b"GGUF")
+    with pytest.raises(UserError, match="GGUF"):
+        check_model(ModelConfig(path=str(tmp_path)), ENGINE)
+
+
+def test_hub_id_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UserError, match="org/no-such-model"):
+        check_model(ModelConfig(path="org/no-such-model"), ENGINE)
+
+
+def test_hub_id_counts_by_its_commit(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    commit = "c0ffee" * 6 + "beef"
+    snapshot = folder.rename(folder.parent / commit)
+    monkeypatch.setattr(
+        "huggingface_hub.hf_hub_download", lambda *_, **__: str(snapshot / "config.json")
+    )
+    assert fingerprint(ModelConfig(path="org/model", revision="main")) == f"org/model@{commit}"
+
+
+def test_endpoint_and_fake_need_no_files() -> None:
+    assert check_model(MODEL, EngineConfig(kind="openai")).fingerprint == ""
+    one = check_model(ModelConfig(path="a"), EngineConfig(kind="fake"))
+    assert (
+        one.fingerprint != check_model(ModelConfig(path="b"), EngineConfig(kind="fake")).fingerprint
+    )
