@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from mtbench_ray.config import ClusterConfig, EngineConfig, ModelConfig, SamplingConfig
@@ -120,7 +121,8 @@ def start_ray(cluster: ClusterConfig) -> None:
 
     if ray.is_initialized():
         return
-    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
+    # Its core worker prints advice to the developers of Ray Data; logs keep everything.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = cluster.address or os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {
         "namespace": cluster.namespace,
@@ -128,6 +130,11 @@ def start_ray(cluster: ClusterConfig) -> None:
         "logging_level": logging.WARNING,
     }
     if address is None:
+        # Actors import this package from where the driver did, installed or not.
+        here = str(Path(__file__).resolve().parents[1])
+        paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if here not in paths:
+            os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, paths)])
         options |= {
             "include_dashboard": False,
             "num_cpus": cluster.num_cpus,
@@ -196,7 +203,8 @@ def _stream_ray(
     context.execution_options.preserve_order = False
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    for noisy in ("ray.data", "ray.data._internal.progress"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
     gpus = int(ray.cluster_resources().get("GPU", 0)) if engine.kind == "vllm" else 0
     per_engine = engine.tensor_parallel * engine.pipeline_parallel if gpus else 0
     rows = [{"shard": shard_to_json(shard)} for shard in shards]

@@ -299,9 +299,10 @@ class Session:
             self._generating = False
         if event.error is None:
             return
-        words = str(event.error) or type(event.error).__name__
+        words = str(event.error).strip() or type(event.error).__name__
         self.record.notes.append(f"{event.what}: {words}")
-        self.progress.message(f"{event.what} stopped: {words}")
+        # The whole text, often a remote traceback, is in the run record.
+        self.progress.message(f"{event.what} stopped: {words.splitlines()[-1]}")
         if isinstance(event.error, UserError):
             self._failure = event.error
             self._stop.set()
