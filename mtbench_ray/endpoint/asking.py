@@ -1,0 +1,224 @@
+"""From one judge request to its judgment: context check, calls, retries of bad replies, cost."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mtbench_ray.config import JudgeConfig
+from mtbench_ray.endpoint.budget import Budget
+from mtbench_ray.endpoint.client import Closing, Completion, EndpointClient
+from mtbench_ray.endpoint.tokens import CountTokens, cost, estimate_tokens, prompt_tokens
+from mtbench_ray.errors import EndpointStopped
+from mtbench_ray.schema import Judgment, Request, Status, canonical
+
+if TYPE_CHECKING:
+    from mtbench_ray.judges.base import Reading
+
+Read = Callable[[Request, str, "str | None"], "Reading"]
+"""Reads a verdict from a reply: request, text outside thinking, finish reason."""
+Shorten = Callable[[Request, int], Request]
+"""Cuts the answers in a request until its prompt has at most so many tokens."""
+
+_SURELY = 0.75
+"""An estimated count may be a third too high; only what surely cannot fit is not even sent, since
+a service that refuses an overlong prompt does so for nothing."""
+_RESERVE = 1.5
+"""An estimated count may be a third too low; what a call may cost is reserved with this factor."""
+
+_EXPLANATION_CHARS = 300
+_EXPLANATION = rf"[ -Z\\^-~]{{1,{_EXPLANATION_CHARS}}}"  # printable ASCII without brackets
+_LONGEST_VERDICT = 20
+
+
+class BudgetSpent(Exception):
+    """The next call does not fit into the budget."""
+
+
+@dataclass
+class _Total:
+    """What all calls for one judgment took."""
+
+    attempts: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+    def add(self, done: Completion) -> None:
+        self.attempts += done.attempts
+        self.prompt_tokens += done.prompt_tokens
+        self.output_tokens += done.output_tokens
+
+
+@dataclass(frozen=True)
+class Asker:
+    """Asks one judge.
+
+    Args:
+        verdict: How the judge prompts want the verdict: ``brackets`` or ``tags``.
+        count: The judge's own tokenizer, or None for an estimate.
+        shorten: For ``judge.truncate=answer_tail``.
+    """
+
+    judge: JudgeConfig
+    client: EndpointClient
+    read: Read
+    verdict: str = "brackets"
+    budget: Budget | None = None
+    run_id: str = ""
+    count: CountTokens | None = None
+    shorten: Shorten | None = None
+
+    async def ask(self, request: Request) -> Judgment:
+        """One judgment, whatever the service does.
+
+        Raises:
+            EndpointStopped: No call can succeed any more; nothing has been paid for this request.
+            BudgetSpent: The same, for want of money.
+            Closing: The client is being closed before a reply came.
+        """
+        shown, total = self._fit(request), _Total()
+        if shown is None:
+            words = f"context_overflow: more than the judge's {self.judge.context_window} tokens"
+            return self._judgment(request, Completion("context_overflow", error=words), total)
+        cap, retries, extra = self.judge.max_tokens, self.judge.parse_retries, self._extra(request)
+        if "structured_outputs" in extra:
+            cap = max(cap, _EXPLANATION_CHARS + _LONGEST_VERDICT)  # a token is a letter at least
+        last: Judgment | None = None
+        while True:
+            try:
+                done = await self._call(shown, cap, extra)
+            except (EndpointStopped, BudgetSpent, Closing):
+                if last is None:
+                    raise
+                return last  # a paid reply, even an unreadable one, is on record
+            total.add(done)
+            last = self._judgment(shown, done, total, cut=shown is not request)
+            if last.status == "ok" or done.status in ("error", "refused", "context_overflow"):
+                return last
+            if done.status == "truncated":
+                larger = self._larger_cap(shown)
+                if larger <= cap:
+                    return last
+                cap = larger
+            elif retries > 0:
+                retries -= 1
+            else:
+                return last
+
+    def failed(self, request: Request, words: str) -> Judgment:
+        """The row of a request that this program itself failed on."""
+        return self._judgment(request, Completion("error", error=words), _Total())
+
+    def _fit(self, request: Request) -> Request | None:
+        """The request as it will be sent, None where it cannot fit into the judge's window."""
+        window = self.judge.context_window
+        if window is None:
+            return request
+        room = window - self.judge.max_tokens
+        if self.judge.truncate == "answer_tail" and self.shorten is not None:
+            if self._tokens(request) > room:
+                request = self.shorten(request, max(room, 0))
+            return request if self._tokens(request) <= room else None
+        sure = 1.0 if self.count else _SURELY
+        return request if self._tokens(request) * sure <= room else None
+
+    def _tokens(self, request: Request) -> int:
+        return prompt_tokens(request.messages, self.count or estimate_tokens)
+
+    def _larger_cap(self, request: Request) -> int:
+        if self.judge.context_window is None:
+            return self.judge.max_tokens_retry
+        room = self.judge.context_window - self._tokens(request)
+        return min(self.judge.max_tokens_retry, room)
+
+    def _extra(self, request: Request) -> dict[str, Any]:
+        extra: dict[str, Any] = {}
+        if self.judge.reasoning_effort is not None:
+            extra["reasoning_effort"] = self.judge.reasoning_effort
+        if self.judge.constrain and self.verdict == "brackets":
+            extra["structured_outputs"] = {"regex": verdict_pattern(request.mode)}
+        return extra
+
+    async def _call(self, request: Request, cap: int, extra: Mapping[str, Any]) -> Completion:
+        reserved = await self._reserve(self._tokens(request), cap)
+        paid = reserved
+        try:
+            done = await self.client.complete(
+                request.messages,
+                max_tokens=cap,
+                temperature=self.judge.temperature,
+                extra=extra,
+            )
+            paid = cost(self.judge, done.prompt_tokens, done.output_tokens) or 0.0
+        except (EndpointStopped, Closing):
+            paid = 0.0
+            raise
+        finally:
+            # A call that was cancelled in flight may have been billed in full.
+            if self.budget is not None:
+                self.budget.settle(reserved, paid)
+        return done
+
+    async def _reserve(self, tokens: int, cap: int) -> float:
+        if self.budget is None:
+            return 0.0
+        factor = 1.0 if self.count else _RESERVE
+        amount = cost(self.judge, round(tokens * factor), cap) or 0.0
+        while (fits := self.budget.reserve(amount)) is None:
+            await asyncio.sleep(0.05)
+        if not fits:
+            raise BudgetSpent
+        return amount
+
+    def _judgment(
+        self, request: Request, done: Completion, total: _Total, *, cut: bool = False
+    ) -> Judgment:
+        label, value = None, None
+        status: Status | str = done.status
+        error = done.error
+        if done.status not in ("error", "refused", "context_overflow"):
+            reading = self.read(request, done.text, done.finish_reason)
+            label, value, status = reading.label, reading.value, reading.status
+            error = reading.reason or None
+            if status != "ok" and done.status in ("truncated", "empty"):
+                status, error = done.status, done.error
+        params = done.params
+        if cut:
+            params = canonical(json.loads(params) | {"truncate": self.judge.truncate})
+        copied = {f.name for f in dataclasses.fields(Judgment)} - {"schema"}
+        shared = {
+            f.name: getattr(request, f.name)
+            for f in dataclasses.fields(Request)
+            if f.name in copied
+        }
+        return Judgment(
+            **shared,
+            status=status,
+            user_prompt=request.messages[-1].content,
+            text=done.text,
+            reasoning=done.reasoning,
+            finish_reason=done.finish_reason,
+            label=label,
+            value=value,
+            error=error,
+            attempts=total.attempts,
+            prompt_tokens=total.prompt_tokens,
+            output_tokens=total.output_tokens,
+            cost_usd=cost(self.judge, total.prompt_tokens, total.output_tokens),
+            latency_s=done.latency_s,
+            params=params,
+            started=done.started,
+            created=time.time(),
+            run_id=self.run_id,
+        )
+
+
+def verdict_pattern(mode: str) -> str:
+    """Regular expression of a short explanation with a verdict, for structured outputs."""
+    verdict = r"Rating: \[\[(10|[1-9])\]\]" if mode == "single" else r"\[\[(A|B|C)\]\]"
+    return rf"{_EXPLANATION} {verdict}"

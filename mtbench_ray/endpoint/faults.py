@@ -1,0 +1,183 @@
+"""What a service's refusals mean: which may pass, which never will, and how long to wait.
+
+Pure functions over status, headers and body, so that every form can be tested without a server.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from mtbench_ray.schema import Status
+
+_SHOWN = 500  # characters of a service's own words that go into a row or a message
+_SEARCHED = 4000
+
+_UNITS = {"ms": 0.001, "mi": 60.0, "m": 60.0, "h": 3600.0, "s": 1.0}
+_SPAN = r"\d+(?:\.\d+)?\s*(?:milliseconds?|ms|minutes?|mins?|hours?|hrs?|seconds?|secs?|[hms])"
+_WAIT_IN_TEXT = re.compile(
+    rf"(?:try again|retry|retry_?delay)\W{{0,4}}(?:in|after)?\W{{0,4}}((?:{_SPAN}\s*)+)", re.I
+)
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.I)
+
+_OVERFLOW = re.compile(
+    r"context[ _](?:length|window|size)|maximum context|exceed_context|prompt is too long"
+    r"|input is too long|reduce the length|too many (?:input )?tokens",
+    re.I,
+)
+_FILTERED = re.compile(
+    r"content[ _](?:filter|policy|management)|moderation|flagged|safety system|usage polic", re.I
+)
+_NO_MONEY = re.compile(
+    r"insufficient[ _](?:quota|balance|credit|fund)|billing_(?:hard_limit|not_active)"
+    r"|credit balance|out of credits",
+    re.I,
+)
+_BAD_KEY = re.compile(
+    r"(?:api[ _]?key\b.{0,30}\b(?:not valid|invalid)|(?:invalid|incorrect) api)", re.I
+)
+_NO_MODEL = re.compile(r"model_not_found|model\b.{0,120}\b(?:does not exist|not found)", re.I)
+
+
+class Fault(Exception):
+    """One call that gave no reply.
+
+    Attributes:
+        reason: Short and countable: ``timeout``, ``http_503``, ``rate_limited`` ...
+        detail: The service's own words, at most 500 characters.
+        retry: Whether the same call may succeed later.
+        wait: Seconds that the service asked for, None where it did not say.
+        limited: The service refused because of its rate (429).
+        stop: Why no further call can succeed, empty where others may.
+        status: The row's status where this is final.
+        code: HTTP status, 0 where there was none.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        detail: str = "",
+        *,
+        retry: bool = False,
+        wait: float | None = None,
+        limited: bool = False,
+        stop: str = "",
+        status: Status = "error",
+        code: int = 0,
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.detail = " ".join(detail.split())[:_SHOWN]
+        self.retry = retry
+        self.wait = wait
+        self.limited = limited
+        self.stop = stop
+        self.status = status
+        self.code = code
+
+    @property
+    def text(self) -> str:
+        """Reason and detail as one line."""
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
+
+
+def http_fault(code: int, headers: Mapping[str, str], body: str, now: float) -> Fault:
+    """What a reply other than 2xx means.
+
+    Args:
+        code: HTTP status.
+        headers: Reply headers with lower-case names (or a mapping that ignores case).
+        body: Reply text.
+        now: Unix seconds, for waits given as a date.
+    """
+    words = error_words(body)
+    probe = words[:_SEARCHED]
+    if code in (400, 413, 422) and (_OVERFLOW.search(probe) or code == 413):
+        return Fault("context_overflow", words, status="context_overflow", code=code)
+    if code in (400, 403, 422, 451) and _FILTERED.search(probe):
+        return Fault("content_filter", words, status="refused", code=code)
+    if code == 402 or (code in (400, 403, 429) and _NO_MONEY.search(probe)):
+        return Fault("no_quota", words, stop="the account has no quota left", code=code)
+    if code == 401 or (code == 400 and _BAD_KEY.search(probe)):
+        return Fault("bad_key", words, stop="the key is not accepted", code=code)
+    if code == 403:
+        return Fault("forbidden", words, stop="the key has no access to this", code=code)
+    if code == 404 or (code == 400 and _NO_MODEL.search(probe)):
+        return Fault("not_found", words, stop="there is no such model or address", code=code)
+    wait = requested_wait(headers, body, now)
+    if code == 429:
+        return Fault("rate_limited", words, retry=True, wait=wait, limited=True, code=code)
+    retry = code in (408, 409) or code >= 500
+    return Fault(f"http_{code}", words, retry=retry, wait=wait, code=code)
+
+
+def error_words(body: str) -> str:
+    """Message, code and parameter of an error body; its plain text where it is not JSON."""
+    try:
+        data = json.loads(body)
+    except ValueError:
+        return body
+    error = data.get("error", data) if isinstance(data, dict) else data
+    if not isinstance(error, dict):
+        return str(error)
+    parts = [error.get(name) for name in ("message", "detail", "code", "type", "param")]
+    return " ".join(str(part) for part in parts if part) or body
+
+
+def requested_wait(headers: Mapping[str, str], body: str, now: float) -> float | None:
+    """Seconds that a service asks to wait, in any of the forms in use.
+
+    ``retry-after-ms``, ``Retry-After`` as seconds or as an HTTP date, or "try again in 1.5s" in
+    the text. None where nothing readable and in the future is there.
+    """
+    milliseconds = _number(headers.get("retry-after-ms"))
+    candidates = [
+        None if milliseconds is None else milliseconds / 1000,
+        _number(headers.get("retry-after")),
+        _until_date(headers.get("retry-after"), now),
+        _wait_in_text(body[:_SEARCHED]),
+    ]
+    return next((c for c in candidates if c is not None and math.isfinite(c) and c > 0), None)
+
+
+def _number(value: str | None) -> float | None:
+    try:
+        return float(value) if value is not None else None
+    except ValueError:
+        return None
+
+
+def _until_date(value: str | None, now: float) -> float | None:
+    try:
+        return parsedate_to_datetime(value).timestamp() - now if value else None
+    except (ValueError, TypeError, IndexError, OverflowError, OSError):
+        return None
+
+
+def _wait_in_text(text: str) -> float | None:
+    found = _WAIT_IN_TEXT.search(text)
+    if found is None:
+        return None
+    total = 0.0
+    for number, unit in _PART.findall(found.group(1)):
+        name = unit.lower()
+        short = "ms" if name.startswith(("ms", "milli")) else name[:1]
+        total += float(number) * _UNITS[short]
+    return total
+
+
+def malformed(reason: str, body: str = "") -> Fault:
+    """A 200 whose body is no reply; another try may bring one."""
+    return Fault("bad_reply", f"{reason} {body[:100]}".strip(), retry=True)
+
+
+def error_in_body(data: Mapping[str, Any], now: float) -> Fault:
+    """Some gateways send 200 with an error object in place of choices."""
+    error = data.get("error")
+    code = error.get("code") if isinstance(error, dict) else None
+    number = code if isinstance(code, int) and 400 <= code < 600 else 502
+    return http_fault(number, {}, json.dumps(data), now)

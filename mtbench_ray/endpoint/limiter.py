@@ -1,0 +1,224 @@
+"""How fast an endpoint may be called.
+
+``aiolimiter``'s bucket alone lets twice the limit through in its first minute, serves small amounts
+before large ones, and refuses amounts above its size. So here a bucket is small (calls are spaced,
+not bunched), its waiters take turns, and a large amount is paid in parts.
+
+Order: a concurrency slot, then tokens, then a request. The request is paid last, right before
+the call leaves, so that calls held up by anything else cannot pile up and leave at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from aiolimiter import AsyncLimiter
+
+log = logging.getLogger(__name__)
+
+_WINDOW_S = 60.0
+_NETWORK_JITTER_S = 0.3
+"""A call may take this much longer to arrive than a later one, and no window is exceeded."""
+_LATE_WAKE_S = 0.05
+"""An event loop that wakes so late loses no throughput."""
+_TOKEN_BURST = 0.02
+"""Size of the token bucket, as a share of the limit."""
+_SLOWEST = 0.02
+"""Adaptive mode never goes below this share of the full rate."""
+_RECOVERY_S = 10.0
+"""Adaptive mode: seconds from one step back up to the next."""
+_RECOVERY_STEP = 0.05
+"""Adaptive mode: the size of such a step, as a share of the full rate."""
+
+
+class RateLimiter(Protocol):
+    """What a client needs of a limiter, in this process or on the cluster."""
+
+    def slot(self) -> AbstractAsyncContextManager[Any]:
+        """Hold one of the calls in flight."""
+        ...
+
+    async def acquire(self, tokens: int) -> None:
+        """Wait until one call of about so many tokens may leave."""
+        ...
+
+    def correct(self, estimated: int, actual: int) -> None:
+        """Say what a call really took, once it is known."""
+        ...
+
+    def pause(self, seconds: float, reason: str) -> None:
+        """Let no call leave for so long."""
+        ...
+
+    def refused(self) -> None:
+        """Say that a call met 429."""
+        ...
+
+
+class _Bucket:
+    """One limit per minute: waiters in order of arrival, and a rate that may change."""
+
+    def __init__(self, per_minute: float, *, tokens: bool) -> None:
+        self.per_minute = per_minute
+        self.factor = 1.0
+        self._tokens = tokens
+        self._largest = 0.0
+        self._turn = asyncio.Lock()
+        self._made_for: tuple[float, float] | None = None
+        self._bucket: AsyncLimiter
+
+    async def acquire(self, amount: float) -> None:
+        amount = min(amount, self.per_minute)
+        async with self._turn:
+            self._largest = max(self._largest, amount)
+            while amount > 0:
+                await self._refresh()
+                part = min(amount, self._bucket.max_rate)
+                await self._bucket.acquire(part)
+                amount -= part
+
+    async def _refresh(self) -> None:
+        """A new bucket where the rate has changed. It begins full, or each change were a burst."""
+        wanted = (self.factor, self._largest if self._tokens else 0.0)
+        if wanted == self._made_for:
+            return
+        burst, per_second = (self._token_rate if self._tokens else self._request_rate)()
+        bucket = AsyncLimiter(burst, burst / per_second)
+        if self._made_for is not None:
+            await bucket.acquire(burst)
+        self._bucket, self._made_for = bucket, wanted
+
+    def _request_rate(self) -> tuple[float, float]:
+        """Burst, and requests a second, such that limit + 1 requests span more than a window.
+
+        n + 1 requests through a bucket take at least (n + 1 - burst) / rate seconds.
+        """
+        limit = self.per_minute * self.factor
+        burst = 1 + limit * _LATE_WAKE_S / _WINDOW_S
+        return burst, (limit + 1 - burst) / (_WINDOW_S + _NETWORK_JITTER_S)
+
+    def _token_rate(self) -> tuple[float, float]:
+        """Burst, and tokens a second.
+
+        A window holds at most one call paid before it began, the burst, and what came in since.
+        Calls above half of the limit are let through at half the rate.
+        """
+        limit = self.per_minute * self.factor
+        burst = limit * _TOKEN_BURST
+        room = max(limit - self._largest, limit / 2) - burst
+        return burst, room / (_WINDOW_S + _NETWORK_JITTER_S)
+
+
+class Limiter:
+    """Requests a minute, tokens a minute and calls in flight of one endpoint and key.
+
+    Belongs to the event loop that first uses it.
+
+    Args:
+        requests_per_minute: None is no limit. No 60 s window holds more.
+        tokens_per_minute: Prompt and completion; None is no limit.
+        concurrency: Calls in flight at most.
+        adaptive: Halve the rate on 429, raise it again by 5% of itself every 10 s.
+        label: Begins log lines.
+    """
+
+    def __init__(
+        self,
+        requests_per_minute: float | None,
+        tokens_per_minute: float | None,
+        concurrency: int,
+        adaptive: bool = False,
+        label: str = "endpoint",
+    ) -> None:
+        self._requests = _Bucket(requests_per_minute, tokens=False) if requests_per_minute else None
+        self._tokens = _Bucket(tokens_per_minute, tokens=True) if tokens_per_minute else None
+        self._slots = asyncio.Semaphore(concurrency)
+        self._adaptive = adaptive
+        self._label = label
+        self._debt = 0.0
+        self._paused_until = 0.0
+        self._slowed_at = 0.0
+        self._recent: deque[float] = deque()
+
+    def slot(self) -> AbstractAsyncContextManager[Any]:
+        """Hold one of the calls in flight."""
+        return self._slots
+
+    async def acquire(self, tokens: int) -> None:
+        """Wait until one call of about so many tokens may leave.
+
+        Args:
+            tokens: Prompt and expected completion. More than the limit counts as the limit.
+        """
+        if self._tokens is not None:
+            # What earlier calls took beyond their estimate is paid by the next one; what they
+            # left over may not be saved up beyond one burst.
+            owed, self._debt = max(tokens + self._debt, 0.0), min(tokens + self._debt, 0.0)
+            await self._tokens.acquire(owed)
+        while True:
+            await self._wait_out_pause()
+            if self._requests is None:
+                break
+            self._recover()
+            await self._requests.acquire(1)
+            if time.monotonic() >= self._paused_until:
+                break
+        if self._adaptive:
+            self._note_call()
+
+    async def _wait_out_pause(self) -> None:
+        while (left := self._paused_until - time.monotonic()) > 0:
+            await asyncio.sleep(left)
+
+    def correct(self, estimated: int, actual: int) -> None:
+        """Say what a call really took, once it is known."""
+        if self._tokens is not None:
+            floor = -self._tokens.per_minute * _TOKEN_BURST
+            self._debt = max(self._debt + actual - estimated, floor)
+
+    def pause(self, seconds: float, reason: str) -> None:
+        """Let no call leave for so long; one log line for each pause."""
+        now = time.monotonic()
+        if now + seconds <= self._paused_until:
+            return
+        # Calls in flight together meet the same refusal: they lengthen the pause, silently.
+        if now >= self._paused_until:
+            log.warning("%s: all calls wait %.1f s: %s", self._label, seconds, reason)
+        self._paused_until = now + seconds
+
+    def refused(self) -> None:
+        """Say that a call met 429: adaptive mode halves the rate, once for one bunch."""
+        now = time.monotonic()
+        if not self._adaptive or now - self._slowed_at < 1.0:
+            return
+        if self._requests is None:
+            self._requests = _Bucket(self._observed_per_minute(now), tokens=False)
+        self._slowed_at = now
+        self._requests.factor = max(self._requests.factor / 2, _SLOWEST)
+        rate = self._requests.per_minute * self._requests.factor
+        log.warning("%s: refused, going on at %.1f calls a minute", self._label, rate)
+
+    def _recover(self) -> None:
+        if self._requests is None or self._requests.factor >= 1:
+            return
+        now = time.monotonic()
+        if now - self._slowed_at >= _RECOVERY_S:
+            self._slowed_at = now
+            self._requests.factor = min(self._requests.factor + _RECOVERY_STEP, 1.0)
+
+    def _note_call(self) -> None:
+        now = time.monotonic()
+        self._recent.append(now)
+        while now - self._recent[0] > _WINDOW_S:
+            self._recent.popleft()
+
+    def _observed_per_minute(self, now: float) -> float:
+        """The rate so far, for a service whose limit nobody told us."""
+        if not self._recent:
+            return _WINDOW_S
+        return len(self._recent) * _WINDOW_S / max(now - self._recent[0], 1.0)

@@ -1,0 +1,123 @@
+"""Single HTTP requests to one endpoint or to several replicas of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mtbench_ray.config import EndpointConfig
+from mtbench_ray.endpoint.faults import Fault, http_fault
+from mtbench_ray.endpoint.keys import display_host, is_loopback
+from mtbench_ray.endpoint.reply import Reply, read_reply
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+_REPLICA_REST_S = 5.0
+"""A replica that refuses connections would always be the least busy one."""
+_NO_KEY = "none"
+
+
+@dataclass
+class _Replica:
+    """One address of the endpoint."""
+
+    client: AsyncOpenAI
+    in_flight: int = 0
+    resting_until: float = 0.0
+
+
+class Transport:
+    """Sends requests, each to the least busy replica. One try each, no policy.
+
+    Args:
+        key: None sends a placeholder.
+        base_urls: Replicas of the same model, instead of ``config.base_url``.
+    """
+
+    def __init__(
+        self, config: EndpointConfig, key: str | None, base_urls: Sequence[str] | None
+    ) -> None:
+        self._config = config
+        self._key = key
+        addresses = list(base_urls) if base_urls else [config.base_url]
+        self._replicas = [_Replica(self._connect(address)) for address in addresses]
+        self.where = ", ".join(display_host(address) for address in addresses)
+
+    def _connect(self, base_url: str | None) -> AsyncOpenAI:
+        import openai
+
+        limits = type(openai.DEFAULT_CONNECTION_LIMITS)(
+            max_connections=self._config.concurrency,
+            max_keepalive_connections=self._config.concurrency,
+        )
+        return openai.AsyncOpenAI(
+            # Never None: the library would then look for a key meant for another service.
+            api_key=self._key or _NO_KEY,
+            base_url=base_url,
+            max_retries=0,
+            timeout=self._config.timeout_s,
+            http_client=openai.DefaultAsyncHttpxClient(
+                limits=limits,
+                # A proxy of the environment cannot reach this machine's own servers.
+                trust_env=not is_loopback(base_url),
+            ),
+        )
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not yet answered."""
+        return sum(replica.in_flight for replica in self._replicas)
+
+    async def send(self, fields: Mapping[str, Any]) -> Reply:
+        """One request.
+
+        Args:
+            fields: The body; ``model`` and ``messages`` among them.
+
+        Raises:
+            Fault: There is no reply. Not chained: the library's exceptions hold the headers sent.
+        """
+        import openai
+
+        named = {name: fields[name] for name in ("model", "messages")}
+        others = {name: value for name, value in fields.items() if name not in named}
+        replica = self._pick()
+        replica.in_flight += 1
+        try:
+            # The library's timeout is for each read; a service that drips would never meet it.
+            async with asyncio.timeout(self._config.timeout_s):
+                raw = await replica.client.chat.completions.with_raw_response.create(
+                    **named, extra_body=others
+                )
+            return read_reply(raw.http_response.text)
+        except (TimeoutError, openai.APITimeoutError):
+            words = f"no reply in {self._config.timeout_s:g} s"
+            raise Fault("timeout", words, retry=True) from None
+        except openai.APIStatusError as error:
+            headers, text = error.response.headers, error.response.text
+            raise http_fault(error.status_code, headers, text, time.time()) from None
+        except openai.APIConnectionError as error:
+            replica.resting_until = time.monotonic() + _REPLICA_REST_S
+            cause = error.__cause__
+            words = f"{type(cause).__name__} {cause}" if cause else str(error)
+            raise Fault("connection", words, retry=True) from None
+        finally:
+            replica.in_flight -= 1
+
+    def _pick(self) -> _Replica:
+        """The least busy replica, those that refused a connection lately last."""
+        now = time.monotonic()
+        best = min(self._replicas, key=lambda r: (r.resting_until > now, r.in_flight))
+        # Equals take turns.
+        self._replicas.remove(best)
+        self._replicas.append(best)
+        return best
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for replica in self._replicas:
+            await replica.client.close()

@@ -1,0 +1,273 @@
+"""The judge stage: requests in, judgments out, beside the stream of answers.
+
+All stages run on one event loop in a background thread of the driver. So answers are on disk before
+they are judged, the key never leaves the driver, and one limiter is exact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+
+from mtbench_ray.config import JudgeConfig
+from mtbench_ray.endpoint.asking import Asker, BudgetSpent, Read, Shorten
+from mtbench_ray.endpoint.budget import Budget, check_budget
+from mtbench_ray.endpoint.client import Closing, EndpointClient
+from mtbench_ray.endpoint.cluster import make_limiter
+from mtbench_ray.endpoint.keys import fingerprint, scrub
+from mtbench_ray.endpoint.limiter import RateLimiter
+from mtbench_ray.endpoint.loop import background_loop
+from mtbench_ray.endpoint.tokens import CountTokens
+from mtbench_ray.errors import EndpointStopped
+from mtbench_ray.judges.parse import outside_thinking
+from mtbench_ray.schema import Judgment, Request
+
+__all__ = ["Budget", "JudgeStage", "check_budget"]
+
+log = logging.getLogger(__name__)
+
+_CLOSING_S = 5.0
+
+_limiters: weakref.WeakValueDictionary[tuple[str | None, str, str], RateLimiter]
+_limiters = weakref.WeakValueDictionary()
+"""Limiters in use on the background loop, by address, key and model."""
+
+
+class JudgeStage:
+    """One judge at work.
+
+    Every submitted request is emitted exactly once, unless the stage ends before (``fatal``, an
+    exhausted budget, :meth:`stop`): then it stays owed, and the next run asks it.
+
+    Args:
+        judge: Settings.
+        key: From ``resolve_key``.
+        read: Reads a verdict from a reply's text outside thinking.
+        emit: Takes finished rows. Called on the loop's thread: ``queue.put``, or as quick.
+        base_urls: Replicas of the judge, where they are known already.
+        budget: Shared by the judges of a run.
+        limiter: Instead of the one that the settings ask for.
+        verdict: ``brackets`` or ``tags``, for ``judge.constrain``; None: by ``judge.prompts``.
+        count_tokens: The judge's own tokenizer; None estimates.
+        shorten: For ``judge.truncate=answer_tail``.
+        backoff_s: First wait after a fault.
+    """
+
+    def __init__(
+        self,
+        judge: JudgeConfig,
+        *,
+        key: str | None,
+        read: Read,
+        emit: Callable[[Judgment], None],
+        base_urls: Sequence[str] | None = None,
+        budget: Budget | None = None,
+        run_id: str = "",
+        limiter: RateLimiter | None = None,
+        verdict: str | None = None,
+        count_tokens: CountTokens | None = None,
+        shorten: Shorten | None = None,
+        backoff_s: float = 1.0,
+    ) -> None:
+        self.judge = judge
+        self.fatal: str | None = None
+        self._key = key
+        self._read = read
+        self._emit = emit
+        self._base_urls = base_urls
+        self._budget = budget
+        self._run_id = run_id
+        self._limiter = limiter
+        self._verdict = verdict or ("brackets" if judge.prompts == "fastchat" else "tags")
+        self._count_tokens = count_tokens
+        self._shorten = shorten
+        self._backoff_s = backoff_s
+        self._loop = background_loop()
+        self._queue: asyncio.Queue[Request] = asyncio.Queue()
+        self._client: EndpointClient | None = None
+        self._workers: list[asyncio.Task[None]] = []
+        self._active = 0
+        self._halted = False
+        self._owed: set[str] = set()
+        # Reentrant, since a signal handler may call stop() while the main thread is in submit().
+        self._changed = threading.Condition(threading.RLock())
+
+    # From any thread ----------------------------------------------------------------------
+
+    def begin(self, base_urls: Sequence[str] | None = None) -> None:
+        """Start calling; until then requests only queue up.
+
+        Args:
+            base_urls: Replicas of the judge, instead of ``judge.base_url``.
+
+        Raises:
+            UserError: The limiter that the settings ask for cannot be had.
+        """
+        self._base_urls = base_urls or self._base_urls
+        self._call(self._begin()).result()
+
+    def submit(self, request: Request) -> bool:
+        """Queue a request; returns at once.
+
+        Returns:
+            False where the same judgment is already queued or in flight.
+        """
+        with self._changed:
+            if request.judgment_id in self._owed:
+                return False
+            self._owed.add(request.judgment_id)
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, request)
+        return True
+
+    @property
+    def pending(self) -> int:
+        """Requests submitted and not emitted, those in flight among them."""
+        return len(self._owed)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are being asked, waits between tries among them."""
+        return self._active
+
+    @property
+    def busy(self) -> bool:
+        """Whether more rows may come."""
+        return bool(self._active or (self._owed and not self._halted))
+
+    @property
+    def learned(self) -> dict[str, str]:
+        """Parameters that the service made us change, for the run record."""
+        return self._client.learned if self._client else {}
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until no more rows come.
+
+        Returns:
+            Whether every submitted request was emitted.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self.busy, timeout)
+            return not self._owed
+
+    def fail(self, message: str) -> None:
+        """End the stage from outside (its server did not start); what is owed stays owed."""
+        self._halt(scrub(message, self._key))
+
+    def stop(self, grace_s: float) -> None:
+        """Start no further call.
+
+        Args:
+            grace_s: Calls in flight may take so long to end; returns at once. With 0 they are
+                cancelled, and no row is emitted after the return.
+        """
+        self._halt()
+        ending = self._call(self._end(grace_s))
+        if not grace_s:
+            wait([ending], timeout=_CLOSING_S)
+
+    def close_when_idle(self) -> None:
+        """No more requests will come: close the connections once all are emitted."""
+
+        async def close() -> None:
+            while self.busy:
+                await asyncio.sleep(0.1)
+            await self._end(0.0)
+
+        self._call(close())
+
+    def _call(self, coroutine: object) -> Future[None]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)  # type: ignore[arg-type]
+
+    def _halt(self, message: str | None = None) -> None:
+        with self._changed:
+            self.fatal = self.fatal or message
+            self._halted = True
+            self._changed.notify_all()
+
+    # On the loop --------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        if self._client is not None or self._halted:
+            return
+        judge, label = self.judge, f"judge {self.judge.label}"
+        if self._limiter is None:
+            name = (
+                ",".join(self._base_urls or [judge.base_url or ""]),
+                fingerprint(self._key),
+                judge.model,
+            )
+            self._limiter = _limiters.get(name) or make_limiter(
+                judge, judge.model, self._key, label
+            )
+            _limiters[name] = self._limiter
+        self._client = EndpointClient(
+            judge,
+            judge.model,
+            key=self._key,
+            limiter=self._limiter,
+            label=label,
+            base_urls=self._base_urls,
+            backoff_s=self._backoff_s,
+        )
+        tags = (judge.thinking_open, judge.thinking_close)
+        asker = Asker(
+            judge,
+            self._client,
+            lambda request, text, finish: self._read(request, outside_thinking(text, tags), finish),
+            verdict=self._verdict,
+            budget=self._budget,
+            run_id=self._run_id,
+            count=self._count_tokens,
+            shorten=self._shorten,
+        )
+        self._workers = [asyncio.create_task(self._work(asker)) for _ in range(judge.concurrency)]
+
+    async def _work(self, asker: Asker) -> None:
+        while True:
+            request = await self._queue.get()
+            if self._halted:
+                return
+            self._active += 1
+            try:
+                self._finish(await self._ask(asker, request))
+            except EndpointStopped as stopped:
+                self._halt(str(stopped))
+            except (BudgetSpent, Closing):
+                self._halt()
+            finally:
+                self._active -= 1
+                with self._changed:
+                    self._changed.notify_all()
+
+    async def _ask(self, asker: Asker, request: Request) -> Judgment:
+        try:
+            return await asker.ask(request)
+        except (EndpointStopped, BudgetSpent, Closing):
+            raise
+        except Exception as error:
+            # A fault of this program may cost one row, and must say so, but not the run.
+            words = scrub(f"internal error: {type(error).__name__}: {error}", self._key)
+            log.error("judge %s, %s: %s", self.judge.label, request.judgment_id, words)
+            return asker.failed(request, words)
+
+    def _finish(self, judgment: Judgment) -> None:
+        self._emit(judgment)
+        with self._changed:
+            self._owed.discard(judgment.judgment_id)
+
+    async def _end(self, grace_s: float) -> None:
+        if self._client is None:
+            return
+        self._client.close_soon()
+        end = time.monotonic() + grace_s
+        while self._client.in_flight and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+        await self._client.close()
