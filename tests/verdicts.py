@@ -1,0 +1,115 @@
+"""Short ways to make questions, turns and outcomes for the judging tests."""
+
+from mtbench_ray.schema import (
+    AnswerSet,
+    Evaluation,
+    Judgment,
+    Outcome,
+    Question,
+    Slot,
+    Turn,
+    Unit,
+)
+
+
+def question(question_id=81, turns=("First?", "Second?"), category="writing", references=()):
+    return Question(
+        "mt_bench",
+        question_id,
+        category,
+        tuple(turns),
+        references=tuple(references),
+        group=str(question_id),
+    )
+
+
+def turn(answer_id, number, content, history=(), status="ok"):
+    return Turn(answer_id, number, "mt_bench", 81, "m", 0, content, status, history=tuple(history))
+
+
+def answered(**contents):
+    """Good turns by (answer_id, turn) from answer_id=[text of turn 1, text of turn 2]."""
+    return {
+        (answer_id, number): turn(answer_id, number, text, texts[: number - 1])
+        for answer_id, texts in contents.items()
+        for number, text in enumerate(texts, start=1)
+    }
+
+
+def answer_set(model, ids, questions=(81,), samples=1):
+    """One unit per question and sample; ``ids`` is a prefix of the answer ids."""
+    units = tuple(Unit(q, s, f"{ids}{q}-{s}") for q in questions for s in range(samples))
+    return AnswerSet(model, "{}", units)
+
+
+def evaluation(model="m", questions=(81,), opponent=None, mode="single", samples=1, repeats=1):
+    return Evaluation(
+        answer_set(model, model, questions, samples),
+        "j",
+        "{}",
+        mode,
+        "data",
+        opponent=answer_set(opponent, opponent, questions) if opponent else None,
+        judge_samples=repeats,
+    )
+
+
+def slot(model="m", q=81, number=1, order=0, opponent=None, category="writing", repeat=0):
+    ids = (f"{model}-{q}",) + ((f"{opponent}-{q}",) if opponent else ())
+    return Slot(
+        model, q, category, str(q), number, 0, ids, order, opponent=opponent, judge_sample=repeat
+    )
+
+
+def judged(where, value, label=None, text="", source="run"):
+    """An outcome; ``value`` is a rating or a value, or a text that says why there is none."""
+    failed = isinstance(value, str)
+    judgment = Judgment(
+        judgment_id=f"{where}",
+        match_id="",
+        mode="pairwise-all" if where.order else "single",
+        benchmark="mt_bench",
+        question_id=where.question_id,
+        category=where.category,
+        turn=where.turn,
+        model=where.model,
+        judge="j",
+        judge_prompt="p",
+        status="unparsed" if failed else "ok",
+        text=text,
+        label=label,
+        value=None if failed else value,
+        error=value if failed else None,
+        order=where.order,
+        opponent=where.opponent,
+        source=source,
+    )
+    return Outcome(where, judgment, value if failed else "")
+
+
+def rated(model, q, number, value, repeat=0, category="writing"):
+    return judged(slot(model, q, number, repeat=repeat, category=category), value)
+
+
+GAME_LABELS = {
+    1: {"model_1": "A", "model_2": "B", "tie": "tie"},
+    2: {"model_1": "B", "model_2": "A", "tie": "tie"},
+}
+
+
+def games(model_1, model_2, q, number, g1, g2, category="writing"):
+    """Both games of a FastChat row with winners ``g1`` and ``g2``; "error" is a failed game."""
+    outcomes = []
+    for order, winner in ((1, g1), (2, g2)):
+        where = slot(model_1, q, number, order, model_2, category)
+        if winner == "error":
+            outcomes.append(judged(where, "no_winner"))
+        else:
+            value = {"model_1": 1.0, "model_2": 0.0, "tie": 0.5}[winner]
+            outcomes.append(judged(where, value, GAME_LABELS[order][winner]))
+    return outcomes
+
+
+def by_part(scores, metric="rating"):
+    """Scores of one metric by (model, dimension, name)."""
+    return {(s.model, s.dimension, s.name): s for s in scores if s.metric == metric}
