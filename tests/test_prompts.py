@@ -77,7 +77,7 @@ def test_every_placeholder_must_be_there():
         (prompt_file(scale=[5, 1]), "scale must be"),
         (prompt_file(scale=3), "scale must be"),
         (prompt_file(scale=[1, None, 5]), "scale must be"),
-        (prompt_file() .replace("}\n", ', "scale": [1, 5]}\n', 1), "same verdict and scale"),
+        (prompt_file().replace("}\n", ', "scale": [1, 5]}\n', 1), "same verdict and scale"),
     ],
 )
 def test_a_bad_file_is_named_with_line_and_prompt(text, message):
