@@ -53,3 +53,8 @@ def safe_names(texts: Iterable[str]) -> dict[str, str]:
 def _hashed(text: str) -> str:
     readable = _UNSAFE.sub("_", text).strip("._-")[: MAX_BYTES - _HASH_DIGITS - 1]
     return f"{readable or 'name'}~{text_hash(text)[:_HASH_DIGITS]}"
+
+
+def is_name_of(name: str, text: str) -> bool:
+    """Whether :func:`safe_name` or :func:`safe_names` can have made ``name`` from ``text``."""
+    return name in (safe_name(text), _hashed(text))

@@ -12,7 +12,7 @@ LEVELS = {
     "names": 1, "journal": 1, "lock": 1, "parquet": 1, "runs": 1, "stats": 1, "assets": 1,
     "demo_model": 1, "checkpoints": 1, "overrides": 1, "benchmarks": 1, "endpoint": 1,
     "judges": 2, "engines": 2, "store": 2, "fastchat": 3,
-    "jobs": 4, "plan": 4, "pipeline": 4,
+    "jobs": 4, "plan": 3, "pipeline": 4,
     "progress": 5, "reports": 5, "run": 6, "hydra_launcher": 6, "cli": 7, "__main__": 8,
 }  # fmt: skip
 LAZY = {"vllm", "torch", "transformers", "openai", "matplotlib", "datasets", "ray", "safetensors"}

@@ -1,0 +1,167 @@
+"""FastChat's answer records and turn rows, both ways (``fastchat_spec`` 1.5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mtbench_ray.names import safe_name
+from mtbench_ray.schema import ANSWERED, QuestionId, Turn, Unit, canonical, content_id
+
+FAILED_TEXT = "$ERROR$"
+"""What FastChat writes for a text that an API never gave."""
+FAILED_TURNS = frozenset({FAILED_TEXT, "ERROR"})
+"""Whole texts of failed turns: the API's mark, and that of a fault in local generation."""
+
+_KNOWN = ("question_id", "answer_id", "model_id", "choices", "tstamp")
+_ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"  # of shortuuid
+_ID_LENGTH = 22
+
+
+def question_id(record: Mapping[str, Any]) -> QuestionId:
+    """A record's question id; a whole number written as a float (by pandas) is an int.
+
+    Raises:
+        ValueError: There is none.
+    """
+    value = record.get("question_id")
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError("question_id is not a number or a text")
+    return value
+
+
+def seconds(record: Mapping[str, Any]) -> float:
+    """A record's time, 0.0 where it has none."""
+    value = record.get("tstamp")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > 1e15:
+        return 0.0
+    return float(value) if value == value else 0.0
+
+
+def answer_turns(record: Mapping[str, Any], model: str, run_id: str) -> dict[Unit, list[Turn]]:
+    """The turns of one answer record, by answer; choice n is sample n.
+
+    Raises:
+        ValueError: It is no answer record.
+    """
+    question = question_id(record)
+    choices = record.get("choices")
+    if not isinstance(choices, list) or not choices:
+        raise ValueError("choices is not a list of answers")
+    origin = {name: value for name, value in record.items() if name not in _KNOWN}
+    origin |= {name: record[name] for name in ("answer_id", "model_id") if name in record}
+    answers: dict[Unit, list[Turn]] = {}
+    for sample, choice in enumerate(choices):
+        texts = choice.get("turns") if isinstance(choice, dict) else None
+        if not isinstance(texts, list) or not texts:
+            raise ValueError(f"choices[{sample}] has no list of turns")
+        texts = [text if isinstance(text, str) else FAILED_TEXT for text in texts]
+        identity = {
+            "import": "fastchat",
+            "model": model,
+            "question_id": question,
+            "sample": sample,
+            "turns": texts,
+            "tstamp": seconds(record),
+            "origin": origin,
+        }
+        answer_id = content_id("answer", identity)
+        turns: list[Turn] = []
+        for number, text in enumerate(texts, start=1):
+            failed = text in FAILED_TURNS
+            turns.append(
+                Turn(
+                    answer_id=answer_id,
+                    turn=number,
+                    benchmark="mt_bench",
+                    question_id=question,
+                    model=model,
+                    sample=sample,
+                    content="" if failed else text,
+                    status="error" if failed else "ok" if text.strip() else "empty",
+                    raw=text if failed else "",
+                    history=tuple(turn.content for turn in turns),
+                    sampling=canonical(origin),
+                    engine_origin="import",
+                    error="failed before the import" if failed else None,
+                    created=seconds(record),
+                    run_id=run_id,
+                )
+            )
+        answers[Unit(question, sample, answer_id)] = turns
+    return answers
+
+
+def answer_record(
+    model: str,
+    units: Sequence[Unit],
+    turns: Mapping[tuple[str, int], Turn],
+    good: Callable[[str], Sequence[Turn]],
+    wanted: int | None,
+) -> dict[str, Any] | None:
+    """The answer record of one question, or None where no turn was ever tried.
+
+    Args:
+        units: The question's answers.
+        turns: All counting turns by (answer_id, turn).
+        good: Gives an answer's turns that can be used, from the first one on.
+        wanted: Turns of the question; None takes those that are there.
+    """
+    by_sample = {unit.sample: unit.answer_id for unit in units}
+    tried = [turns[answer, 1] for answer in by_sample.values() if (answer, 1) in turns]
+    if not tried:
+        return None
+    origin: dict[str, Any] = {}
+    texts: list[list[str]] = []
+    for sample in range(max(by_sample) + 1):
+        answer = by_sample.get(sample, "")
+        first = turns.get((answer, 1))
+        if first is not None and first.engine_origin == "import":
+            origin = json.loads(first.sampling)
+            texts.append(_imported_texts(answer, turns))
+        else:
+            there = [turn.content for turn in good(answer)]
+            missing = (wanted or len(there) or 1) - len(there)
+            texts.append(there + [FAILED_TEXT] * missing)
+    known = by_sample.get(0, tried[0].answer_id)
+    created = [turn.created for (answer, _), turn in _of(by_sample.values(), turns)]
+    # A name that is no file name cannot be read from the file's name, so it goes in here.
+    plain = safe_name(model) == model
+    return {
+        "question_id": tried[0].question_id,
+        "answer_id": origin.pop("answer_id", short_id(known)),
+        "model_id": origin.pop("model_id", model) if plain else model,
+        "choices": [{"index": sample, "turns": turn} for sample, turn in enumerate(texts)],
+        "tstamp": max(created),
+        **{name: value for name, value in origin.items() if name not in _KNOWN},
+    }
+
+
+def short_id(identity: str) -> str:
+    """A content id (hex) in the form of FastChat's ids: 22 characters, the same every time."""
+    number = int(identity, 16)
+    digits = []
+    for _ in range(_ID_LENGTH):
+        number, digit = divmod(number, len(_ALPHABET))
+        digits.append(_ALPHABET[digit])
+    return "".join(reversed(digits))
+
+
+def _of(answers: Any, turns: Mapping[tuple[str, int], Turn]) -> list[tuple[tuple[str, int], Turn]]:
+    found = []
+    for answer in answers:
+        number = 1
+        while (turn := turns.get((answer, number))) is not None:
+            found.append(((answer, number), turn))
+            number += 1
+    return found
+
+
+def _imported_texts(answer: str, turns: Mapping[tuple[str, int], Turn]) -> list[str]:
+    """The texts exactly as they were in the file."""
+    return [
+        turn.content if turn.status in ANSWERED else turn.raw for _, turn in _of([answer], turns)
+    ]

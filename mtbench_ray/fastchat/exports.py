@@ -1,0 +1,209 @@
+"""Writing a workspace as FastChat files."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from mtbench_ray.errors import UserError
+from mtbench_ray.fastchat.answers import answer_record
+from mtbench_ray.fastchat.counting import imported_judgments
+from mtbench_ray.fastchat.verdicts import pair_record, single_record
+from mtbench_ray.journal import replacing
+from mtbench_ray.names import safe_names
+from mtbench_ray.plan import Setting, good_turns, outcomes, setting
+from mtbench_ray.schema import (
+    AnswerSet,
+    Evaluation,
+    Judgment,
+    Outcome,
+    Question,
+    QuestionId,
+    Unit,
+)
+from mtbench_ray.store import Workspace
+
+_MANIFEST = ".mtbench_ray.json"
+
+
+def export_fastchat(
+    workspace: Workspace, folder: Path, evaluations: Sequence[Evaluation]
+) -> list[Path]:
+    """Write ``model_answer/<model>.jsonl``, ``model_judgment/<judge>_single.jsonl`` and ``_pair``.
+
+    A turn that failed is written as ``$ERROR$``, a wanted verdict that failed or is missing as
+    score -1 or winner ``error``. Of several answer sets with one label the last one is written.
+
+    Args:
+        workspace: Its rows are exported; it may be open for reading only.
+        folder: Made where it is not there. Files of others in it are never overwritten; in the
+            workspace itself the files are this program's.
+        evaluations: What to export.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UserError: A file that this program did not write is in the way, or the disk refuses.
+    """
+
+    @lru_cache(maxsize=4)
+    def questions(name: str) -> dict[QuestionId, Question]:
+        data = workspace.load_data(name).questions if name else ()
+        return {question.question_id: question for question in data}
+
+    answers: dict[str, tuple[AnswerSet, str]] = {}
+    for row in evaluations:
+        if row.opponent is not None:
+            answers.setdefault(row.opponent.model, (row.opponent, row.data))
+    answers |= {row.model: (row.answers, row.data) for row in evaluations}
+    single: dict[str, list[dict[str, Any]]] = {}
+    pair: dict[str, list[dict[str, Any]]] = {}
+    seen: set[tuple[object, ...]] = set()
+    for row in evaluations:
+        if not row.judge:
+            continue
+        if row.mode == "single":
+            records = [single_record(judgment) for judgment in _judgments(workspace, row)]
+            single.setdefault(row.judge, []).extend(records)
+        else:
+            pair.setdefault(row.judge, []).extend(_matches(workspace, row, seen))
+
+    models = safe_names(answers)
+    judges = safe_names([*single, *pair])
+    files: dict[str, list[dict[str, Any]]] = {}
+    for model, (answer_set, name) in answers.items():
+        if answer_set.units:
+            rows = _answers(workspace, answer_set, questions(name))
+            files[f"model_answer/{models[model]}.jsonl"] = rows
+    for kind, by_judge in (("single", single), ("pair", pair)):
+        for judge, rows in by_judge.items():
+            files[f"model_judgment/{judges[judge]}_{kind}.jsonl"] = rows
+    return _write(workspace, folder, files)
+
+
+def _answers(
+    workspace: Workspace, answers: AnswerSet, questions: dict[QuestionId, Question]
+) -> list[dict[str, Any]]:
+    by_question: dict[QuestionId, list[Unit]] = {}
+    for unit in answers.units:
+        by_question.setdefault(unit.question_id, []).append(unit)
+    records = []
+    # FastChat sorts by number; ids that are texts come after.
+    for question_id in sorted(by_question, key=lambda key: (isinstance(key, str), key)):
+        question = questions.get(question_id)
+        record = answer_record(
+            answers.model,
+            by_question[question_id],
+            workspace.turns,
+            lambda answer: good_turns(answer, workspace.turns),
+            len(question.turns) if question else None,
+        )
+        if record is not None:
+            records.append(record)
+    return records
+
+
+def _judgments(workspace: Workspace, row: Evaluation) -> list[Judgment]:
+    """The verdicts of an evaluation as rows, with stand-ins for those that are not there."""
+    if row.source == "import":
+        return imported_judgments(workspace, row)
+    what = setting(row, workspace.load_data(row.data))
+    return [_row(what, outcome) for outcome in outcomes(what, workspace.turns, workspace.judgments)]
+
+
+def _row(what: Setting, outcome: Outcome) -> Judgment:
+    slot = outcome.slot
+    question = what.questions[slot.question_id]
+    judgment = outcome.judgment
+    if judgment is None:
+        prompt = what.prompts.pick(what.mode.family, slot.turn, bool(question.references))
+        judgment = Judgment(
+            judgment_id="",
+            match_id="",
+            mode=what.mode.name,
+            benchmark=question.benchmark,
+            question_id=slot.question_id,
+            category=slot.category,
+            turn=slot.turn,
+            model=slot.model,
+            judge=what.evaluation.judge,
+            judge_prompt=prompt.name,
+            status="error",
+            error=outcome.reason,
+        )
+    # Equal texts have one judgment, whatever the models are called.
+    return dataclasses.replace(
+        judgment,
+        model=slot.model,
+        opponent=slot.opponent,
+        order=slot.order,
+        sample=slot.sample,
+        judge_sample=slot.judge_sample,
+        judge=what.evaluation.judge,
+    )
+
+
+def _matches(
+    workspace: Workspace, row: Evaluation, seen: set[tuple[object, ...]]
+) -> Iterator[dict[str, Any]]:
+    """The matches of an evaluation that no other one has brought; ``seen`` is extended."""
+    games: dict[tuple[object, ...], list[Judgment]] = {}
+    for game in _judgments(workspace, row):
+        models = tuple(sorted((game.model, game.opponent or "")))
+        # Imported rows may repeat a match, and each counts in FastChat.
+        row_id = game.match_id if row.source == "import" else ""
+        samples = (game.sample, game.judge_sample)
+        key = (row.judge, models, game.question_id, game.turn, *samples, row_id)
+        games.setdefault(key, []).append(game)
+    for match, both in games.items():
+        if match not in seen and len(both) == 2:
+            yield pair_record(*sorted(both, key=lambda game: game.order))
+    seen |= games.keys()
+
+
+def _write(
+    workspace: Workspace, folder: Path, files: dict[str, list[dict[str, Any]]]
+) -> list[Path]:
+    ours = folder.resolve() == workspace.root.resolve()
+    written = {} if ours else _manifest(folder)
+    for name in [] if ours else files:
+        path = folder / name
+        if path.exists() and _digest(path) != written.get(name):
+            raise UserError(
+                f"{path} is not of this program, or was changed since",
+                "Export into another folder, or move that file away.",
+            )
+    for name, records in files.items():
+        with replacing(folder / name) as temporary:
+            temporary.write_text("".join(_lines(workspace, records)), "ascii", newline="\n")
+        written[name] = _digest(folder / name)
+    if not ours:
+        with replacing(folder / _MANIFEST) as temporary:
+            temporary.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
+    return [folder / name for name in files]
+
+
+def _lines(workspace: Workspace, records: Iterable[dict[str, Any]]) -> Iterator[str]:
+    return (workspace.scrub(json.dumps(record)) + "\n" for record in records)
+
+
+def _manifest(folder: Path) -> dict[str, str]:
+    """Hash of each file that an earlier export wrote."""
+    try:
+        found = json.loads((folder / _MANIFEST).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None

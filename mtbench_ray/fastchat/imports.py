@@ -1,0 +1,324 @@
+"""Reading a tree of FastChat files into a workspace."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mtbench_ray.benchmarks import get_benchmark
+from mtbench_ray.benchmarks.base import BenchmarkData
+from mtbench_ray.errors import UserError
+from mtbench_ray.fastchat.answers import answer_turns, question_id
+from mtbench_ray.fastchat.counting import dedupe, imported_judgments, read_again
+from mtbench_ray.fastchat.verdicts import is_pair, pair_judgments, single_judgment
+from mtbench_ray.journal import read
+from mtbench_ray.names import is_name_of
+from mtbench_ray.schema import (
+    AnswerSet,
+    Evaluation,
+    Judgment,
+    Question,
+    QuestionId,
+    Turn,
+    Unit,
+    canonical,
+)
+from mtbench_ray.store import Workspace
+
+_BENCHMARK = "mt_bench"
+_FIRST_ID = 81
+_PER_CATEGORY = 10
+
+
+@dataclass
+class ImportReport:
+    """What an import found and added.
+
+    Attributes:
+        turns: Turn rows in the files; ``new_turns`` of them were not in the workspace.
+        judgments: Judgment rows (two per match); ``new_judgments`` as above.
+        evaluations: What can be reported now.
+        notes: Torn and broken lines, repeated rows, and what was done about them.
+    """
+
+    folder: Path
+    turns: int = 0
+    new_turns: int = 0
+    judgments: int = 0
+    new_judgments: int = 0
+    evaluations: list[Evaluation] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """Some lines for the user."""
+        models = {row.model for row in self.evaluations}
+        models |= {row.baseline for row in self.evaluations if row.baseline}
+        return "\n".join(
+            [
+                f"{self.folder}: {len(models)} models, {self.turns} answered turns "
+                f"({self.new_turns} new), {self.judgments} judgments ({self.new_judgments} new)",
+                *self.notes,
+            ]
+        )
+
+
+@dataclass
+class _Import:
+    """An import under way."""
+
+    workspace: Workspace
+    report: ImportReport
+    run_id: str
+    questions: Mapping[QuestionId, Question]
+    data: str
+
+    def category(self, question: QuestionId) -> str:
+        """The question file's category; without one, that of the official ids 81 to 160."""
+        if question in self.questions:
+            return self.questions[question].category
+        categories = get_benchmark(_BENCHMARK).categories
+        place = (question - _FIRST_ID) // _PER_CATEGORY if isinstance(question, int) else -1
+        return categories[place] if 0 <= place < len(categories) else "unknown"
+
+    def keep(self, row: Turn | Judgment) -> None:
+        """Append a row that the workspace does not have."""
+        if isinstance(row, Turn):
+            new = (row.answer_id, row.turn) not in self.workspace.turns
+            self.report.turns += 1
+            self.report.new_turns += new
+        else:
+            new = row.judgment_id not in self.workspace.judgments
+            self.report.judgments += 1
+            self.report.new_judgments += new
+        if new:
+            self.workspace.append(row)
+
+
+def import_fastchat(
+    folder: Path,
+    workspace: Workspace,
+    *,
+    question_path: Path | None = None,
+    baseline: str | None = None,
+) -> ImportReport:
+    """Read answers and judgments; importing the same files again adds no row.
+
+    Args:
+        folder: The folder that holds ``model_answer`` and ``model_judgment``, one with them below
+            ``data/mt_bench``, or one file.
+        workspace: Open for writing.
+        question_path: Question file, for the categories of questions that are not the official
+            ones; a ``question.jsonl`` beside the folders is found without it.
+        baseline: Also make evaluations of each model that has matches with this one.
+
+    Raises:
+        UserError: There is nothing to import, or the workspace cannot be written.
+    """
+    root = _root(folder)
+    report = ImportReport(folder)
+    record = workspace.new_run({"import": str(folder)}, [], ["import", "fastchat", str(folder)])
+    data, questions = _questions(root, question_path, workspace)
+    run = _Import(workspace, report, record.run_id, questions, data)
+    answer_files, judgment_files = _files(root)
+    answers = {}
+    for path, name in answer_files:
+        found = _read_answers(run, path, name)
+        answers[found.model] = found
+    singles: dict[tuple[str, str], list[str]] = {}
+    pairs: dict[tuple[str, str, str], list[str]] = {}
+    for path in judgment_files:
+        _read_judgments(run, path, singles, pairs)
+    if not report.turns and not report.judgments:
+        raise UserError(f"{folder} holds no row of FastChat's", "; ".join(report.notes))
+    report.evaluations = _evaluations(run.data, answers, singles, pairs, baseline)
+    report.notes += _coverage(workspace, report.evaluations)
+    record.evaluations = report.evaluations
+    record.notes = report.notes
+    record.counts = {"turns": report.new_turns, "judgments": report.new_judgments}
+    record.status, record.finished, record.exit_code = "finished", time.time(), 0
+    workspace.save_run(record)
+    workspace.write_parquet()
+    return report
+
+
+def _root(folder: Path) -> Path:
+    if folder.is_file():
+        return folder
+    for root in (folder, folder / "data" / "mt_bench"):
+        if (root / "model_answer").is_dir() or (root / "model_judgment").is_dir():
+            return root
+    raise UserError(
+        f"{folder} has no model_answer or model_judgment folder",
+        "Give the folder that holds them, for example FastChat/fastchat/llm_judge/data/mt_bench.",
+    )
+
+
+def _files(root: Path) -> tuple[list[tuple[Path, str]], list[Path]]:
+    """Answer files with their models' names, and judgment files."""
+    if root.is_file():
+        first = next((record for _, record in read(root, lambda problem: None)), {})
+        return ([(root, root.stem)], []) if "choices" in first else ([], [root])
+    top = root / "model_answer"
+    # A slash in a model's name made folders of it.
+    answers = [
+        (path, path.relative_to(top).with_suffix("").as_posix())
+        for path in sorted(top.rglob("*.jsonl"))
+    ]
+    judgments = root / "model_judgment"
+    return answers, [
+        *sorted(judgments.glob("*_single.jsonl")),
+        *sorted(judgments.glob("*_pair.jsonl")),
+    ]
+
+
+def _questions(
+    root: Path, question_path: Path | None, workspace: Workspace
+) -> tuple[str, dict[QuestionId, Question]]:
+    """Name of the snapshot (empty without a question file) and the questions by id."""
+    path = question_path or root / "question.jsonl"
+    if question_path is None and not path.is_file():
+        return "", {}
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    text = raw.decode("utf-8", "replace")
+    questions = get_benchmark(_BENCHMARK).read(text, None, {"questions": str(path)})
+    files = {"questions": f"{path.name} sha256:{hashlib.sha256(raw).hexdigest()}"}
+    name = workspace.save_data(BenchmarkData(_BENCHMARK, questions, "fastchat", "", files))
+    return name, {question.question_id: question for question in questions}
+
+
+def _records(run: _Import, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    return read(path, run.report.notes.append)
+
+
+def _read_answers(run: _Import, path: Path, name: str) -> AnswerSet:
+    """One model's answers. FastChat takes the last line of a repeated question, so do we."""
+    records: dict[QuestionId, tuple[int, dict[str, Any]]] = {}
+    repeated = 0
+    for number, record in _records(run, path):
+        try:
+            question = question_id(record)
+        except ValueError as error:
+            run.report.notes.append(f"{path}:{number}: {error}, left out")
+            continue
+        repeated += question in records
+        records[question] = number, record
+    if repeated:
+        run.report.notes.append(f"{path}: {repeated} lines repeat a question, the last one counts")
+    # FastChat goes by the file's name; only a name that was made safe is told by the row.
+    told = (record.get("model_id") for _, record in records.values())
+    model = next((text for text in told if isinstance(text, str) and is_name_of(name, text)), name)
+    units: list[Unit] = []
+    for number, record in records.values():
+        try:
+            found = answer_turns(record, model, run.run_id)
+        except ValueError as error:
+            run.report.notes.append(f"{path}:{number}: {error}, left out")
+            continue
+        units += found
+        for turns in found.values():
+            for turn in turns:
+                run.keep(turn)
+    return AnswerSet(model, canonical({"import": "fastchat"}), tuple(units), source="import")
+
+
+def _read_judgments(
+    run: _Import,
+    path: Path,
+    singles: dict[tuple[str, str], list[str]],
+    pairs: dict[tuple[str, str, str], list[str]],
+) -> None:
+    """Rows of one file; match ids go into ``singles`` by model and judge, and into ``pairs`` by
+    both models, in the order first met, and judge."""
+    seen: Counter[str] = Counter()
+    for number, record in _records(run, path):
+        same = canonical(record)
+        try:
+            category = run.category(question_id(record))
+            if is_pair(record):
+                one, two = pair_judgments(record, category, seen[same], run.run_id)
+                models = (one.model, one.opponent or "")
+                key = (*models, one.judge)
+                if (*models[::-1], one.judge) in pairs:
+                    key = (*models[::-1], one.judge)
+                pairs.setdefault(key, []).append(one.match_id)
+                run.keep(two)
+            else:
+                one = single_judgment(record, category, seen[same], run.run_id)
+                singles.setdefault((one.model, one.judge), []).append(one.match_id)
+        except ValueError as error:
+            run.report.notes.append(f"{path}:{number}: {error}, left out")
+            continue
+        seen[same] += 1
+        run.keep(one)
+
+
+def _evaluations(
+    data: str,
+    answers: Mapping[str, AnswerSet],
+    singles: Mapping[tuple[str, str], Sequence[str]],
+    pairs: Mapping[tuple[str, str, str], Sequence[str]],
+    baseline: str | None,
+) -> list[Evaluation]:
+    def row(model: str, judge: str, mode: str, ids: Sequence[str], other: str | None) -> Evaluation:
+        sets = [
+            answers.get(label, AnswerSet(label, canonical({"import": "fastchat"}), (), "import"))
+            for label in (model, other or "")
+        ]
+        return Evaluation(
+            answers=sets[0],
+            judge=judge,
+            judge_settings=canonical({"rows": list(ids)}),
+            mode=mode,
+            data=data,
+            opponent=sets[1] if other is not None else None,
+            source="import",
+        )
+
+    rated = {model for model, _ in singles}
+    rows = [row(model, "", "answers", (), None) for model in answers if model not in rated]
+    for (one, two, judge), ids in pairs.items():
+        rows.append(row(one, judge, "pairwise-all", ids, two))
+    for (one, two, judge), ids in pairs.items():
+        if baseline in (one, two):
+            model, other = (one, two) if two == baseline else (two, one)
+            rows.append(row(model, judge, "pairwise-baseline", ids, other))
+    rows += [row(model, judge, "single", ids, None) for (model, judge), ids in singles.items()]
+    return rows
+
+
+def _coverage(workspace: Workspace, evaluations: Sequence[Evaluation]) -> list[str]:
+    """What a reader of the scores has to know: repeated rows, and answers without a verdict."""
+    notes = []
+    for row in evaluations:
+        if not row.judge:
+            continue
+        where = f"{row.model}" + (f" against {row.baseline}" if row.baseline else "")
+        where += f", judge {row.judge}, {row.mode}"
+        found = [read_again(judgment) for judgment in imported_judgments(workspace, row)]
+        kept, dropped = dedupe(found)
+        if dropped:
+            notes.append(
+                f"{where}: {len(dropped)} of {len(found)} judgments repeat a question and turn and "
+                "are not counted, the newest valid one is (parity=fastchat counts all)"
+            )
+        judged = {(judgment.question_id, judgment.turn) for judgment in kept}
+        answered = {
+            (unit.question_id, turn)
+            for unit in row.answers.units
+            for turn in (1, 2)
+            if (unit.answer_id, turn) in workspace.turns
+        }
+        if answered - judged:
+            notes.append(
+                f"{where}: {len(answered - judged)} of {len(answered)} answered turns have no "
+                "judgment in the files"
+            )
+    return notes
