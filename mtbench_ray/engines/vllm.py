@@ -1,0 +1,241 @@
+"""A model in vLLM's AsyncLLM, in this process and its children.
+
+Prompts go in as ids and answers come out as ids: template, end tokens and decoding are the
+checkpoint's own (:mod:`~mtbench_ray.engines.template`), whatever the engine was started with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mtbench_ray.config import EngineConfig, ModelConfig
+from mtbench_ray.engines.base import Engine, Generation, TurnSampling, overflow
+from mtbench_ray.engines.checkpoint import Source, adapter_folder, locate
+from mtbench_ray.engines.processes import Children, Output
+from mtbench_ray.engines.template import ChatTemplate, load_template
+from mtbench_ray.engines.vllm_args import (
+    adapter_rank,
+    engine_arguments,
+    gpu_memory_gb,
+    on_gpu,
+    set_environment,
+)
+from mtbench_ray.engines.watch import Watch
+from mtbench_ray.errors import EngineFault, UserError
+from mtbench_ray.schema import Message, canonical
+
+_STOP_S = 20.0
+"""Patience with an engine that is asked to end, before its processes are killed."""
+_HOPELESS = ("ValueError", "ValidationError", "NotImplementedError", "KeyError", "AssertionError")
+"""Errors of a start that the same settings would meet again."""
+
+
+@dataclass
+class _Core:
+    """A running AsyncLLM, shared by the models that it answers for."""
+
+    llm: Any
+    source: Source
+    config: EngineConfig
+    children: Children
+    output: Output
+    watch: Watch
+    window: int
+    largest_rank: int
+    adapters: dict[str, int] = field(default_factory=dict)
+
+    def lora(self, model: ModelConfig) -> Any:
+        """The request for a model's adapter, None where it has none."""
+        folder = adapter_folder(model)
+        if folder is None:
+            return None
+        from vllm.lora.request import LoRARequest
+
+        number = self.adapters.setdefault(str(folder), len(self.adapters) + 1)
+        return LoRARequest(
+            lora_name=f"adapter-{number}", lora_int_id=number, lora_path=str(folder.resolve())
+        )
+
+    def fault(self, error: BaseException) -> EngineFault:
+        """The engine's own words for its death, as far as they can be had."""
+        self.children.look()
+        words = self.output.last_error() or f"{type(error).__name__}: {error}"
+        if self.children.lost:
+            words += " (a process of the engine is gone: killed, or out of host memory?)"
+        return EngineFault(words)
+
+
+class VllmEngine:
+    """One model on a running vLLM engine. Made by :meth:`start` or :meth:`adopt`."""
+
+    def __init__(self, core: _Core, model: ModelConfig, template: ChatTemplate) -> None:
+        self._core = core
+        self._template = template
+        self._lora = core.lora(model)
+        self.origin = "cold"
+        self.template_hash = template.hash
+        self.thinking = template.thinking
+        config = core.config
+        self.gpu_memory_gb = (
+            gpu_memory_gb(config.tensor_parallel * config.pipeline_parallel) if on_gpu() else None
+        )
+
+    @classmethod
+    async def start(cls, model: ModelConfig, config: EngineConfig) -> VllmEngine:
+        """Load a model; tens of seconds.
+
+        Raises:
+            UserError: Model or settings cannot work; found before weights are loaded.
+            EngineFault: The engine did not start; no process of it is left.
+        """
+        source = await asyncio.to_thread(locate, model)
+        template = await asyncio.to_thread(
+            load_template, model, trust_remote_code=config.trust_remote_code, source=source
+        )
+        set_environment(config)
+        arguments = engine_arguments(model, config, source, template.window)
+        children, output = Children(), Output()
+        began = time.monotonic()
+        starting = asyncio.ensure_future(asyncio.to_thread(_build, arguments))
+        try:
+            llm = await asyncio.wait_for(asyncio.shield(starting), config.start_timeout_s)
+        except BaseException as error:
+            # Its children first: the thread that builds it then sees them gone and ends too.
+            await asyncio.to_thread(children.end)
+            starting.add_done_callback(_discard)
+            if isinstance(error, TimeoutError):
+                waited = time.monotonic() - began
+                raise EngineFault(f"not up after {waited:.0f} s (engine.start_timeout_s)") from None
+            if isinstance(error, Exception):
+                raise _start_fault(error, output) from error
+            raise
+        children.look()
+        core = _Core(
+            llm=llm,
+            source=source,
+            config=config,
+            children=children,
+            output=output,
+            watch=Watch(config.stall_s),
+            window=int(llm.model_config.max_model_len),
+            largest_rank=int(arguments.get("max_lora_rank", 0)),
+        )
+        return cls(core, model, template)
+
+    async def generate(
+        self, messages: Sequence[Message], sampling: TurnSampling, request_id: str
+    ) -> Generation:
+        """See :class:`~mtbench_ray.engines.base.Engine`."""
+        rendered = self._template.render(messages)
+        room = self._core.window - len(rendered.ids)
+        if room < 1:
+            return overflow(len(rendered.ids), self._core.window)
+        # A stop string could end the thinking; where there may be some, the answer is cut later.
+        stop = () if self.thinking.split else self.thinking.stop
+        used: dict[str, Any] = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "repetition_penalty": sampling.repetition_penalty,
+            "max_tokens": min(sampling.max_tokens, room),
+            "seed": sampling.seed,
+            "stop_token_ids": list(self._template.stop_ids),
+        }
+        if stop:
+            used["stop"] = list(stop)
+        ids, finish = await self._core.watch.guard(self._tokens(rendered.ids, used, request_id))
+        if rendered.merged:
+            used["system_merged"] = True
+        return Generation(
+            text=self._template.decode(ids),
+            finish_reason=finish,
+            prompt_tokens=len(rendered.ids),
+            output_tokens=len(ids),
+            sampling=canonical(used),
+        )
+
+    async def adopt(self, model: ModelConfig) -> Engine | None:
+        """Another prompt set-up or another adapter of the same base, on the same engine."""
+        core = self._core
+        source = await asyncio.to_thread(locate, model)
+        if source != core.source or adapter_rank(model) > core.largest_rank:
+            return None
+        template = await asyncio.to_thread(
+            load_template,
+            model,
+            trust_remote_code=core.config.trust_remote_code,
+            source=source,
+        )
+        return VllmEngine(core, model, template)
+
+    async def stop(self) -> None:
+        """See :class:`~mtbench_ray.engines.base.Engine`."""
+        core = self._core
+        core.watch.fault(EngineFault("engine was stopped"))
+        core.watch.close()
+        core.children.look()
+        # A hung engine never answers; whatever shutdown does or says, its processes end below.
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(asyncio.to_thread(core.llm.shutdown), _STOP_S)
+        # Dropped now: at the interpreter's end its own clean-up would trip over missing modules.
+        core.llm = None
+        await asyncio.to_thread(core.children.end)
+
+    async def _tokens(
+        self, prompt: tuple[int, ...], used: dict[str, Any], request_id: str
+    ) -> tuple[list[int], str]:
+        """Run one request to its end.
+
+        Raises:
+            EngineFault: The engine is dead. Other errors are of this request alone.
+        """
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        params = SamplingParams(
+            **used, detokenize="stop" in used, output_kind=RequestOutputKind.DELTA
+        )
+        ids: list[int] = []
+        finish = "stop"
+        try:
+            async for output in self._core.llm.generate(
+                {"prompt_token_ids": list(prompt)}, params, request_id, lora_request=self._lora
+            ):
+                self._core.watch.beat()
+                if output.outputs:
+                    ids.extend(output.outputs[0].token_ids)
+                    finish = output.outputs[0].finish_reason or finish
+        except Exception as error:
+            if self._core.llm.errored:
+                fault = self._core.fault(error)
+                self._core.watch.fault(fault)
+                raise fault from error
+            raise
+        return ids, finish
+
+
+def _build(arguments: dict[str, Any]) -> Any:
+    """Start the engine's processes and load the weights; blocks."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+
+
+def _discard(starting: asyncio.Future[Any]) -> None:
+    """An engine that came up after all, too late."""
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().shutdown()
+
+
+def _start_fault(error: Exception, output: Output) -> Exception:
+    if isinstance(error, UserError):
+        return error
+    words = output.last_error() or " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    fatal = words.split(":")[0] in _HOPELESS or type(error).__name__ in _HOPELESS
+    return EngineFault(words, fatal=fatal)

@@ -1,0 +1,155 @@
+"""Settings as vLLM engine arguments and environment. What differs between versions is here."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+from mtbench_ray.config import EngineConfig, ModelConfig
+from mtbench_ray.engines.checkpoint import Source, adapter_folder, read_json
+from mtbench_ray.errors import UserError, unknown_name
+
+LARGEST_WINDOW = 8192
+"""Tokens; MT-Bench conversations fit, and more would only take memory from the cache."""
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values that vLLM takes for max_lora_rank."""
+_ADAPTERS = 4
+"""Adapters of one base that may run in one batch."""
+
+
+def set_environment(config: EngineConfig) -> None:
+    """Environment of this process and of the engine's children; before vllm is imported.
+
+    Ray sets OMP_NUM_THREADS=1 in its workers, which would make a CPU engine crawl: it is set anew.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = config.cpu_threads or max(1, (cores or 1) // (config.replicas or 1))
+    os.environ |= {
+        "VLLM_NO_USAGE_STATS": "1",
+        # A fork of a process with threads may hang.
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        # "auto" would pin every engine of a machine to the same cores.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_CPU_KVCACHE_SPACE": str(max(1, round(config.cpu_kv_cache_gb))),
+    }
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    if not on_gpu():
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+
+
+def on_gpu() -> bool:
+    """Whether vLLM would run on an accelerator here. Makes no CUDA context."""
+    from vllm.platforms import current_platform
+
+    return not current_platform.is_cpu()
+
+
+def engine_arguments(
+    model: ModelConfig, config: EngineConfig, source: Source, window: int | None
+) -> dict[str, Any]:
+    """Arguments of ``AsyncEngineArgs``; ``engine.args`` come last.
+
+    Args:
+        window: Context window of the model, None where unknown.
+
+    Raises:
+        UserError: An argument of ``engine.args`` does not exist, or the memory limit cannot work.
+    """
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    gpu = on_gpu()
+    arguments: dict[str, Any] = {
+        "model": source.path,
+        "revision": source.revision,
+        "tokenizer_revision": source.revision,
+        "tensor_parallel_size": config.tensor_parallel,
+        "pipeline_parallel_size": config.pipeline_parallel,
+        "dtype": config.dtype,
+        "quantization": config.quantization,
+        "max_num_seqs": config.max_num_seqs,
+        "enforce_eager": not gpu if config.enforce_eager is None else config.enforce_eager,
+        "trust_remote_code": config.trust_remote_code,
+        "enable_prefix_caching": True,
+        # The folder's own sampling defaults would stand in for what is not sent.
+        "generation_config": "vllm",
+        "disable_log_stats": True,
+        # Progress is watched by tokens, but not by every single one.
+        "stream_interval": 16,
+    }
+    length = config.max_model_len or (min(window, LARGEST_WINDOW) if window else None)
+    if length:
+        arguments["max_model_len"] = length
+    if config.tensor_parallel * config.pipeline_parallel > 1:
+        # In a Ray actor vLLM may choose Ray by itself and wait for GPUs that the actor holds.
+        arguments["distributed_executor_backend"] = "mp"
+    if gpu:
+        arguments["gpu_memory_utilization"] = _utilisation(config)
+        # Steps beyond the largest captured size take twice as long.
+        arguments["max_cudagraph_capture_size"] = -(-config.max_num_seqs // 8) * 8
+    rank = adapter_rank(model)
+    if rank:
+        arguments |= {
+            "enable_lora": True,
+            "max_lora_rank": next((r for r in _RANKS if r >= rank), rank),
+            "max_loras": _ADAPTERS,
+        }
+    known = {f.name for f in dataclasses.fields(AsyncEngineArgs)}
+    for name in config.args:
+        if name not in known:
+            raise unknown_name("vLLM engine argument", name, known)
+    return {k: v for k, v in arguments.items() if k in known and v is not None} | config.args
+
+
+def adapter_rank(model: ModelConfig) -> int:
+    """LoRA rank of the model's adapter; 0 where it has none.
+
+    Raises:
+        UserError: The adapter is no LoRA adapter, or not there.
+    """
+    folder = adapter_folder(model)
+    if folder is None:
+        return 0
+    config = read_json(Path(folder) / "adapter_config.json")
+    if config.get("peft_type", "LORA") != "LORA" or not isinstance(config.get("r"), int):
+        raise UserError(f"model {model.label}: its adapter is not a LoRA adapter")
+    ranks = [config["r"], *(config.get("rank_pattern") or {}).values()]
+    return max(int(rank) for rank in ranks)
+
+
+def _utilisation(config: EngineConfig) -> float:
+    """Share of the card: as set, or what the memory limit is of the card that is here."""
+    if config.memory_limit_gb is None:
+        return config.gpu_memory_utilization
+    from vllm.platforms import current_platform
+
+    have = float(current_platform.get_device_total_memory()) / 2**30
+    if config.memory_limit_gb > have:
+        raise UserError(
+            f"engine.memory_limit_gb={config.memory_limit_gb:g} is more than the card's {have:.1f}",
+            "lower it, or use engine.gpu_memory_utilization",
+        )
+    return round(config.memory_limit_gb / have, 4)
+
+
+def gpu_memory_gb(cards: int) -> float | None:
+    """Gigabytes in use on this process's first ``cards`` GPUs, None without a GPU."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        names = [n for n in visible.split(",") if n] or [str(i) for i in range(cards)]
+        used = 0
+        for name in names[:cards]:
+            handle = (
+                pynvml.nvmlDeviceGetHandleByIndex(int(name))
+                if name.isdigit()
+                else pynvml.nvmlDeviceGetHandleByUUID(name)
+            )
+            used += pynvml.nvmlDeviceGetMemoryInfo(handle).used
+    except Exception:
+        # No library, no driver, no card: there is no such figure, and nothing else is wrong.
+        return None
+    return round(used / 2**30, 2)
