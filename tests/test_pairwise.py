@@ -114,10 +114,12 @@ def test_pair_order_makes_no_second_match():  # F21
 
 
 def test_games_told_from_both_sides_are_one_match():
-    told = [*games("a", "b", 81, 1, "model_1", "model_1"), *games("b", "a", 81, 1, "model_2", "model_2")]  # fmt: skip
+    told = games("a", "b", 81, 1, "model_1", "model_1")
+    told += games("b", "a", 81, 1, "model_2", "model_2")
     (match,) = matches(told)
     assert (match.model, match.value) == ("a", 1.0)
-    assert [(t.model, t.win, t.n) for t in tally(told, "pairwise-all")] == [("a", 1, 1), ("b", 0, 1)]  # fmt: skip
+    counts = tally(told, "pairwise-all")
+    assert [(c.model, c.win, c.n) for c in counts] == [("a", 1, 1), ("b", 0, 1)]
 
 
 @pytest.mark.parametrize(

@@ -271,11 +271,11 @@ def test_a_rating_at_the_end_is_found_after_any_text(rating, text):
     assert parse_rating(f"{text}\nRating: [[{rating}]]").value == rating
 
 
-@pytest.mark.parametrize(
-    "piece",
-    ["[", "[[", "[[7]]", "[[x]]", "[[1", "1", "rating ", "Rating: [", "[[7]] or ", "<think>"]
-    + ["</think>", "<score>", "\\[", " ", "\ud800", "[[A]]", "[[ * ", "`<think>`", "]"],
-)
+HEAVY = ["[", "[[", "[[7]]", "[[x]]", "[[1", "1", "rating ", "Rating: [", "[[7]] or ", "<think>"]
+HEAVY += ["</think>", "<score>", "\\[", " ", "\ud800", "[[A]]", "[[ * ", "`<think>`", "]"]
+
+
+@pytest.mark.parametrize("piece", HEAVY)
 def test_a_megabyte_takes_less_than_a_second(piece):
     text = "[[" + piece * (1_000_000 // len(piece))
     for parity in ("safe", "fastchat"):

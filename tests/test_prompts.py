@@ -1,34 +1,12 @@
 """Judge prompt files: checks at load, one-pass filling, the shipped rubric."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from verdicts import SINGLE, prompt_file
 
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.prompts import PLACEHOLDERS, builtin_prompts, fill, load_prompts
-
-SINGLE = {
-    "single-v1": "Q {question} A {answer}",
-    "single-math-v1": "Q {question} R {ref_answer_1} A {answer}",
-    "single-v1-multi-turn": "{question_1} {answer_1} {question_2} {answer_2}",
-    "single-math-v1-multi-turn": (
-        "{question_1} {ref_answer_1} {answer_1} {question_2} {ref_answer_2} {answer_2}"
-    ),
-}
-
-
-def prompt_file(templates=None, **changes):
-    """A file of single prompts; ``changes`` go into every row."""
-    return "".join(
-        json.dumps(
-            {"name": name, "type": "single", "system_prompt": "S", "prompt_template": template}
-            | changes
-        )
-        + "\n"
-        for name, template in (templates or SINGLE).items()
-    )
 
 
 def test_fastchat_names_and_own_names_get_the_same_roles():

@@ -272,11 +272,11 @@ def test_nothing_scored_is_none():
 
 def test_planned_is_scored_plus_failed_and_order_of_rows_does_not_matter():
     rows = [
-        rated(model, q, number, "no_rating" if (q + number) % 5 == 0 else float(1 + (q * number) % 9))
+        rated(model, q, number, "no_rating" if (q + number) % 5 == 0 else 1.0 + q * number % 9)
         for model in ("m", "n")
         for q in range(81, 101)
         for number in (1, 2)
-    ]  # fmt: skip
+    ]
     scores = SINGLE.reduce(rows, OPTIONS)
     for score in scores:
         assert score.planned == score.scored + sum(json.loads(score.failed).values())

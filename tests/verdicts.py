@@ -1,5 +1,7 @@
 """Short ways to make questions, turns and outcomes for the judging tests."""
 
+import json
+
 from mtbench_ray.schema import (
     AnswerSet,
     Evaluation,
@@ -10,6 +12,27 @@ from mtbench_ray.schema import (
     Turn,
     Unit,
 )
+
+SINGLE = {
+    "single-v1": "Q {question} A {answer}",
+    "single-math-v1": "Q {question} R {ref_answer_1} A {answer}",
+    "single-v1-multi-turn": "{question_1} {answer_1} {question_2} {answer_2}",
+    "single-math-v1-multi-turn": (
+        "{question_1} {ref_answer_1} {answer_1} {question_2} {ref_answer_2} {answer_2}"
+    ),
+}
+
+
+def prompt_file(templates=None, **changes):
+    """A file of single prompts; ``changes`` go into every row."""
+    return "".join(
+        json.dumps(
+            {"name": name, "type": "single", "system_prompt": "S", "prompt_template": template}
+            | changes
+        )
+        + "\n"
+        for name, template in (templates or SINGLE).items()
+    )
 
 
 def question(question_id=81, turns=("First?", "Second?"), category="writing", references=()):
