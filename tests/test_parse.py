@@ -144,6 +144,8 @@ def test_the_judge_may_have_other_tags():
     [
         ("Reasons. Rating: [[7]]", 7),
         ("Reasons. **Rating: [[7]]**.\n", 7),
+        ("Reasons. Rating: [[7]]" + "\n " * 100_000, 7),
+        ("Reasons. Rating: [[7]]" + "\n " * 100_000 + "x", None),
         ("I might say [[9]], but the", None),
         ("Rating: [[7]]. The first sentence of the ans", None),
         ("Reasons that never", None),

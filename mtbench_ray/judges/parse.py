@@ -75,8 +75,7 @@ _NUMBER = re.compile(
 _WINNER = re.compile(r"(?:(?i:assistant|answer|model|winner:?) )?([ABC])|((?i:tie))")
 _DRESSING = " \t\r\n*_`$"
 _CHOICE = re.compile(r"[\s*_`]{0,8}(?:[-–—~/|]|to|or|and)[\s*_`]{0,8}", re.IGNORECASE)
-_TAIL = re.compile(r"[\s*_`.!)\]\"'>$]*|[\s*_`]*/ ?\d+[\s*_`.]*")
-_TAIL_TAG = re.compile(r"\s*(?:</\w+>\s*)?")
+_TAIL = re.compile(r"[\s*_`.!)\]\"'>$]*(?:</\w{1,20}>\s*)?|[\s*_`]*/ ?\d+[\s*_`.]*")
 
 
 def parse_rating(
@@ -204,12 +203,7 @@ def _winner(content: str) -> str | None:
 
 def _final(text: str, mark: _Mark, finish_reason: str | None) -> bool:
     """Whether nothing but marks follows the verdict of a reply that was cut off."""
-    if finish_reason != "length":
-        return True
-    if len(text) - mark.end > 40:
-        return not text[mark.end :].strip()
-    tail = text[mark.end :]
-    return _TAIL.fullmatch(tail) is not None or _TAIL_TAG.fullmatch(tail) is not None
+    return finish_reason != "length" or _TAIL.fullmatch(text, mark.end) is not None
 
 
 def _nothing(text: str, finish_reason: str | None, reason: str) -> Verdict:

@@ -1,0 +1,225 @@
+"""How far two judges, or a judge and people, agree.
+
+Pairwise verdicts are compared vote by vote as in FastChat's ``compute_agreement``: votes on the
+same question, turn and pair of models, whichever model stands first. Ratings are compared by exact
+equality, correlation and mean difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mtbench_ray.errors import UserError
+from mtbench_ray.judges.matches import Match
+from mtbench_ray.schema import Outcome, QuestionId
+
+_Numbers = npt.NDArray[np.float64]
+
+TIE = "tie"
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One verdict on one pair of answers.
+
+    Attributes:
+        winner: Name of the winning model, or ``tie`` (an inconsistent match is a tie).
+        judge: Who voted; all people are ``human``, the study's authors ``author``.
+    """
+
+    question_id: QuestionId
+    turn: int
+    model_a: str
+    model_b: str
+    winner: str
+    judge: str
+
+    @property
+    def key(self) -> tuple[QuestionId, int, str, str]:
+        """Equal for both orders of the models."""
+        first, second = sorted((self.model_a, self.model_b))
+        return self.question_id, self.turn, first, second
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Agreement on the pairs of one turn.
+
+    Attributes:
+        ties: Whether comparisons with a tie on either side count.
+        total: Comparisons.
+        agree: Comparisons with the same winner.
+    """
+
+    turn: int
+    ties: bool
+    total: int
+    agree: int
+
+    @property
+    def ratio(self) -> float | None:
+        """Share that agrees; None without comparisons."""
+        return self.agree / self.total if self.total else None
+
+
+@dataclass(frozen=True, slots=True)
+class RatingAgreement:
+    """Agreement of two judges on single ratings.
+
+    Attributes:
+        n: Ratings that both gave.
+        exact: Share of equal ratings.
+        pearson: Correlation; None with fewer than two ratings or where one judge never varies.
+        spearman: Correlation of ranks, ties at their mean rank.
+        mean_difference: Mean of the first minus the second.
+    """
+
+    n: int
+    exact: float | None
+    pearson: float | None
+    spearman: float | None
+    mean_difference: float | None
+
+
+def agreement(votes_a: Iterable[Vote], votes_b: Iterable[Vote] | None = None) -> list[Agreement]:
+    """Compare every vote of one group with every vote of the other on the same pair.
+
+    Args:
+        votes_a: One group.
+        votes_b: The other group; None compares the votes of ``votes_a`` among themselves, each
+            two votes on a pair once.
+
+    Returns:
+        Per turn, first with ties and then without; only turns that ``votes_a`` has.
+    """
+    ours = _by_key(votes_a)
+    theirs = None if votes_b is None else _by_key(votes_b)
+    results = []
+    for turn in sorted({key[1] for key in ours}):
+        compared = [
+            two
+            for key, votes in ours.items()
+            if key[1] == turn
+            for two in (
+                combinations(votes, 2) if theirs is None else product(votes, theirs.get(key, ()))
+            )
+        ]
+        decided = [two for two in compared if TIE not in (two[0].winner, two[1].winner)]
+        for ties, part in ((True, compared), (False, decided)):
+            agree = sum(one.winner == other.winner for one, other in part)
+            results.append(Agreement(turn, ties, len(part), agree))
+    return results
+
+
+def load_votes(rows: Any, where: str) -> list[Vote]:
+    """Votes from the parsed JSON array of FastChat's vote files.
+
+    Args:
+        rows: Objects with ``question_id``, ``model_a``, ``model_b``, ``winner`` (``model_a``,
+            ``model_b`` or any text with "tie" in it), ``judge`` and ``turn``. A judge that is a
+            list is known by its first element; ``expert_...`` is ``human``.
+        where: Name of the source, for messages.
+
+    Raises:
+        UserError: A row is no vote; the message names its place, counted from 1.
+    """
+    if not isinstance(rows, list):
+        raise UserError(f"{where} is not a JSON array of votes")
+    return [_vote(row, f"{where}: vote {place}") for place, row in enumerate(rows, start=1)]
+
+
+def match_votes(matches: Iterable[Match], judge: str) -> list[Vote]:
+    """Matches as votes of a judge; matches with a failed game give none."""
+    return [
+        Vote(
+            question_id=match.question_id,
+            turn=match.turn,
+            model_a=match.model,
+            model_b=match.opponent,
+            winner={1.0: match.model, 0.0: match.opponent}.get(match.value, TIE),
+            judge=judge,
+        )
+        for match in matches
+        if match.value is not None
+    ]
+
+
+def ratings(outcomes: Iterable[Outcome]) -> dict[Hashable, float]:
+    """Valid ratings by what was rated (model, question, turn, sample); repeats at their mean."""
+    found: dict[Hashable, list[float]] = {}
+    for outcome in outcomes:
+        if outcome.judgment is not None and outcome.judgment.value is not None:
+            slot = outcome.slot
+            key = (slot.model, slot.question_id, slot.turn, slot.sample)
+            found.setdefault(key, []).append(outcome.judgment.value)
+    return {key: sum(values) / len(values) for key, values in found.items()}
+
+
+def rating_agreement(a: Mapping[Hashable, float], b: Mapping[Hashable, float]) -> RatingAgreement:
+    """Compare two judges on the items that both rated, see :func:`ratings`."""
+    shared = [key for key in a if key in b]
+    if not shared:
+        return RatingAgreement(0, None, None, None, None)
+    x, y = np.array([a[key] for key in shared]), np.array([b[key] for key in shared])
+    return RatingAgreement(
+        n=len(shared),
+        exact=float((x == y).mean()),
+        pearson=_correlation(x, y),
+        spearman=_correlation(_ranks(x), _ranks(y)),
+        mean_difference=float((x - y).mean()),
+    )
+
+
+def _by_key(votes: Iterable[Vote]) -> dict[tuple[QuestionId, int, str, str], list[Vote]]:
+    groups: dict[tuple[QuestionId, int, str, str], list[Vote]] = {}
+    for vote in votes:
+        groups.setdefault(vote.key, []).append(vote)
+    return groups
+
+
+def _vote(row: Any, where: str) -> Vote:
+    fields = ("question_id", "model_a", "model_b", "winner", "judge", "turn")
+    missing = [name for name in fields if not isinstance(row, dict) or name not in row]
+    if missing:
+        raise UserError(f"{where} lacks {', '.join(missing)}")
+    winner = row["winner"]
+    if winner in ("model_a", "model_b"):
+        winner = row[winner]
+    elif isinstance(winner, str) and TIE in winner:
+        winner = TIE
+    else:
+        raise UserError(f"{where} has the winner {winner!r}", "it must be model_a, model_b or tie")
+    return Vote(
+        question_id=row["question_id"],
+        turn=row["turn"],
+        model_a=row["model_a"],
+        model_b=row["model_b"],
+        winner=winner,
+        judge=_judge(row["judge"]),
+    )
+
+
+def _judge(value: Any) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str) and value:
+        return str(value[0])
+    name = str(value)
+    if name.startswith("expert"):
+        return "human"
+    return "author" if name.startswith("author") else name
+
+
+def _correlation(x: _Numbers, y: _Numbers) -> float | None:
+    if len(x) < 2 or x.std() == 0 or y.std() == 0:
+        return None
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def _ranks(x: _Numbers) -> _Numbers:
+    _, place, counts = np.unique(x, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[place]
