@@ -93,7 +93,8 @@ def clustered_mean(
     of about sqrt((k - 1) / k) * 1.96 / t for k clusters, 18% at the 10 questions of a category;
     BCa mends skewness but not that, and the studentised bootstrap leaves the scale of the scores
     and breaks down where resamples have no spread (a model that nearly always wins). This one
-    stays within the range of the data.
+    stays within the range of the data. Where all rows are equal it has no width: a bootstrap knows
+    nothing of what it has not seen.
 
     Args:
         values: One per row.
