@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,12 @@ def _hydra(args: list[str], *, plan_only: bool) -> int:
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             codes.append(EXIT_USAGE)
+            return [None for _ in configs]
+        except Exception:
+            # A fault of this program. Hydra would show a shortened traceback and exit as for a
+            # mistake of the user's.
+            traceback.print_exc()
+            codes.append(1)
             return [None for _ in configs]
         codes.append(result.exit_code)
         return list(result.values)

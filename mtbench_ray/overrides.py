@@ -63,16 +63,17 @@ def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
     typed = Typed(multirun=any(arg in ("-m", "--multirun") for arg in argv))
     free_names = any(arg in ("engine=openai", "engine=fake") for arg in argv)
     rest = iter(argv)
+    flags: list[str] = []
     pairs: list[tuple[str, str]] = []
     for arg in rest:
         if arg in _HYDRA_FLAGS:
-            typed.args.append(arg)
+            flags.append(arg)
             if arg in _FLAGS_WITH_VALUE:
-                typed.args.append(next(rest, ""))
+                flags.append(next(rest, ""))
         elif arg.startswith("-"):
             if arg.partition("=")[0] not in _HYDRA_FLAGS:
                 raise _flag_error(arg, next(rest, ""))
-            typed.args.append(arg)
+            flags.append(arg)
         elif "=" not in arg and not arg.startswith("~"):
             key = arg if arg in _known_keys() else "key"
             raise UserError(
@@ -89,16 +90,26 @@ def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
     # Lists make several jobs: judge=[a,b] is judge=a,b in a multirun.
     if any(value.startswith("[") and value.endswith("]") for _, value in pairs):
         typed.multirun = True
-        if "-m" not in typed.args and "--multirun" not in typed.args:
-            typed.args.insert(0, "-m")
+        if "-m" not in flags and "--multirun" not in flags:
+            flags.append("-m")
     for key, value in pairs:
         group = key.lstrip("+~")
+        quoted = value[:1] in ("'", '"')
+        if "," in value and not (
+            typed.multirun or quoted or "\\," in value or Path(value).exists()
+        ):
+            raise UserError(
+                f"{key}={value} names several, and this is a single run",
+                f"for a sweep: -m {key}={value}; for one name with a comma: {key}=\"'{value}'\"",
+            )
         names = [
             _choice(group, text, presets, typed, free_names)
             for text in _split(value, typed.multirun)
         ]
         if names:
             typed.args.append(f"{key}={','.join(names)}")
+    # Hydra reads its flags only before the settings.
+    typed.args = [*flags, *typed.args]
     return typed
 
 

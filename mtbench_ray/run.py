@@ -29,7 +29,7 @@ from mtbench_ray.errors import (
     EngineFault,
     UserError,
 )
-from mtbench_ray.jobs import Job, evaluations, model_of, prepare
+from mtbench_ray.jobs import Job, evaluations, model_of, prepare, settle
 from mtbench_ray.judges.base import Reading
 from mtbench_ray.judges.stage import Budget, JudgeStage, check_budget
 from mtbench_ray.plan import Board, Setting, good_turns, owed_turns, setting, shortened
@@ -82,6 +82,7 @@ def run_jobs(
     first = configs[0]
     if any(config.workspace != first.workspace for config in configs):
         raise UserError("the jobs of one run share a workspace", "set workspace once, for all jobs")
+    configs = [settle(config) for config in configs]
     keys: dict[str, str | None] = {}
     if not plan_only:
         for config in configs:
@@ -135,6 +136,7 @@ class Session:
     _signals: int = field(init=False, default=0)
     _judges: dict[int, _Judge] = field(init=False, default_factory=dict)
     _ray_is_ours: bool = field(init=False, default=False)
+    _announced: set[str] = field(init=False, default_factory=set)
     _received: set[tuple[str, int]] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
@@ -251,6 +253,7 @@ class Session:
             except queue.Empty:
                 pass
             self.progress.tick()
+            self._announce()
             if self._stop.is_set():
                 deadline = deadline or time.monotonic() + GRACE_S + 1.0
                 if time.monotonic() > deadline or not any(
@@ -409,6 +412,23 @@ class Session:
 
         threading.Thread(target=wait, name="judge-server", daemon=True).start()
 
+    def _announce(self) -> None:
+        """Say once, when it happens, that a judge ended early."""
+        for judge in self._served():
+            label = judge.config.label
+            if judge.stage.fatal and label not in self._announced:
+                self._announced.add(label)
+                self.progress.message(f"judge {label} stopped: {judge.stage.fatal}")
+                self.record.notes.append(f"judge {label}: {judge.stage.fatal}")
+        if self.budget.exhausted and "budget" not in self._announced:
+            self._announced.add("budget")
+            text = (
+                f"budget_usd={self.budget.limit_usd:g}: ${self.budget.spent_usd:.2f} are spent and"
+                " the next call might exceed it; what is left stays owed"
+            )
+            self.progress.message(text)
+            self.record.notes.append(text)
+
     # Ray and signals ----------------------------------------------------------------------
 
     def _start_ray(self) -> None:
@@ -428,8 +448,6 @@ class Session:
     def _tear_down(self) -> None:
         for judge in self._served():
             judge.stage.stop(0.0)
-            if judge.stage.fatal:
-                self.record.notes.append(f"judge {judge.config.label}: {judge.stage.fatal}")
             self.record.learned.update(
                 {
                     f"{judge.config.label}.{name}": value
@@ -440,6 +458,7 @@ class Session:
                 judge.server.stop()
         while not self._events.empty():
             self._handle(self._events.get())
+        self._announce()
         if self._ray_is_ours:
             import ray
 

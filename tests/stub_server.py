@@ -223,7 +223,9 @@ class StubServer:
         count = 10 + number % 90
         words = [WORDS[(number + i * i) % len(WORDS)] for i in range(count)]
         if script.kind == "judge":
-            text = f"{' '.join(words[:12])}. Rating: [[{1 + number % 10}]]"
+            # A pairwise prompt names the three verdicts that it allows.
+            verdict = f"[[{'ABC'[number % 3]}]]" if "[[A]]" in prompt else ""
+            text = f"{' '.join(words[:12])}. {verdict or f'Rating: [[{1 + number % 10}]]'}"
         else:
             text = prompt if script.kind == "echo" else " ".join(words)
         reasoning = "let me see" if script.thinking == "field" else None
@@ -246,8 +248,8 @@ class StubServer:
         if name == "hang":
             await self._released.wait()
         if name in ("hang", "reset"):
-            assert request.transport is not None
-            request.transport.abort()
+            if request.transport is not None:
+                request.transport.abort()
             return web.Response()
         if name == "drip":
             slow = web.StreamResponse()

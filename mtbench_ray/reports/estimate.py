@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mtbench_ray.endpoint.tokens import cost, estimate_tokens
+from mtbench_ray.engines.chat import build_messages
+from mtbench_ray.engines.template import load_template
 from mtbench_ray.jobs import Job
 from mtbench_ray.plan import good_turns, outcomes, owed_turns, render, setting
 from mtbench_ray.reports.tables import label, number
 from mtbench_ray.reports.tables import plain as table
-from mtbench_ray.schema import Evaluation, Slot, Turn
+from mtbench_ray.schema import Evaluation, Message, Slot, Turn
 from mtbench_ray.store import Workspace
 
 ANSWER_TOKENS = 270
@@ -139,12 +141,16 @@ def print_plan(
 def _show(
     jobs: Sequence[Job], rows: Sequence[Evaluation], workspace: Workspace, count: int
 ) -> None:
-    from mtbench_ray.engines.template import preview
-
     job, row = jobs[0], rows[0]
+    model, engine = job.config.model, job.config.engine
     for question in job.questions[:count]:
         print(f"\n--- answer prompt, question {question.question_id}, turn 1 ---")
-        print(preview(job.config.model, job.config.engine, question))
+        messages = build_messages(model, question, ())
+        if engine.kind == "vllm":
+            template = load_template(model, trust_remote_code=engine.trust_remote_code)
+            print(template.text(template.render(messages).ids))
+        else:
+            _print_messages(messages)
     if row.judge:
         what = setting(row, job.data)
         turns = dict(workspace.turns)
@@ -152,5 +158,9 @@ def _show(
             _imagine(slot, turns, "(the answer, which is not there yet)", row)
             request = render(what, slot, turns)
             print(f"\n--- judge prompt {request.judge_prompt}, question {slot.question_id} ---")
-            for message in request.messages:
-                print(f"[{message.role}]\n{message.content}")
+            _print_messages(request.messages)
+
+
+def _print_messages(messages: Sequence[Message]) -> None:
+    for message in messages:
+        print(f"[{message.role}]\n{message.content}")

@@ -13,7 +13,7 @@ from mtbench_ray import fastchat
 from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.reports.summary import Summary, newest, summarise
+from mtbench_ray.reports.summary import Summary, key, newest, summarise
 from mtbench_ray.reports.tables import render
 from mtbench_ray.runs import RunRecord
 from mtbench_ray.schema import Evaluation
@@ -33,22 +33,24 @@ def finish(
 
     Args:
         rows: The run's evaluations; the table shows these, ``summary.json`` the workspace's.
-        nothing_done: Everything was there already; no new run record then.
+        nothing_done: Everything was there already. A run record is written then only where other
+            questions or settings are looked at than last time.
 
     Returns:
         The summary of ``rows``.
     """
     options = ScoreOptions(config.parity, config.report.resamples, config.report.seed)
     mode = rows[0].mode
-    if not nothing_done:
+    known = {key(row): row for row in newest(workspace.run_records())}
+    if not nothing_done or any(known.get(key(row)) != row for row in rows):
         if record.status == "running":
             record.status = "finished"
         record.finished = time.time()
         workspace.save_run(record)
         workspace.write_parquet()
-    known = newest(workspace.run_records()) or list(rows)
-    fastchat.export_fastchat(workspace, workspace.root, known)
-    summary = summarise(workspace, known, mode, options)
+    every = newest(workspace.run_records())
+    fastchat.export_fastchat(workspace, workspace.root, every)
+    summary = summarise(workspace, every, mode, options)
     workspace.write_text("summary.json", json.dumps(summary, indent=1) + "\n")
     mine = summarise(workspace, rows, mode, options)
     _print(mine, config.report.format)

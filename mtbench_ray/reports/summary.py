@@ -29,14 +29,18 @@ Summary = dict[str, Any]
 """The JSON object; README.md documents its keys."""
 
 
+def key(row: Evaluation) -> tuple[str, str, str, str | None]:
+    """What makes two evaluations the same row of the table: the newer one then counts."""
+    return row.model, row.judge, row.mode, row.baseline
+
+
 def newest(records: Iterable[RunRecord]) -> list[Evaluation]:
     """The evaluations that count: per model, judge, mode and baseline those of the newest run."""
     rows: dict[tuple[str, str, str, str | None], Evaluation] = {}
     for record in records:
         for row in record.evaluations:
-            key = (row.model, row.judge, row.mode, row.baseline)
-            rows.pop(key, None)
-            rows[key] = row
+            rows.pop(key(row), None)
+            rows[key(row)] = row
     return list(rows.values())
 
 

@@ -1,0 +1,43 @@
+"""Small inputs of our own, and a judge that runs in the test's process."""
+
+import json
+import os
+
+import pytest
+
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+QUESTIONS = [
+    (1, "writing", ["Describe a lighthouse in {two} lines.", "Now without the letter e."]),
+    (2, "math", ["What is 12 * 12?", "And the square root of that?"]),
+    (3, "writing", ["Write a toast for a cat's birthday.", "Make it rhyme."]),
+    (4, "math", ["Is 91 prime?", "Name the next prime."]),
+]
+
+
+@pytest.fixture
+def questions(tmp_path):
+    """A question file of four own questions in two categories."""
+    path = tmp_path / "own_questions.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps({"question_id": number, "category": category, "turns": turns}) + "\n"
+            for number, category, turns in QUESTIONS
+        )
+    )
+    return path
+
+
+@pytest.fixture
+def references(tmp_path):
+    """Reference answers to the math questions."""
+    path = tmp_path / "own_references.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps({"question_id": number, "choices": [{"index": 0, "turns": ["144", "12"]}]})
+            + "\n"
+            for number in (2, 4)
+        )
+    )
+    return path

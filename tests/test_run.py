@@ -1,0 +1,284 @@
+"""Whole runs with the fake engine and a real HTTP judge: what is done, counted and paid."""
+
+import json
+import sys
+
+import pytest
+from stub_server import StubServer
+
+from mtbench_ray.cli import main
+
+
+@pytest.fixture
+def stub():
+    with StubServer() as server:
+        yield server
+
+
+class Cli:
+    """The command line with the usual settings of these tests."""
+
+    def __init__(self, stub, questions, references, workspace, capsys):
+        self.stub, self.capsys, self.workspace = stub, capsys, workspace
+        self.usual = [
+            "engine=fake",
+            f"question_path={questions}",
+            f"reference_path={references}",
+            f"workspace={workspace}",
+        ]
+        self.judge = ["judge=openai", "judge.model=stub", f"judge.base_url={stub.url}"]
+
+    def __call__(self, *args, judge=True):
+        before = self.stub.stats()["calls"]
+        code = main([*(self.judge if judge else []), *self.usual, *args])
+        self.out, self.err = self.capsys.readouterr()
+        self.calls = self.stub.stats()["calls"] - before
+        return code
+
+    def verb(self, *args):
+        code = main([*args, f"workspace={self.workspace}"])
+        self.out, self.err = self.capsys.readouterr()
+        return code
+
+    @property
+    def summary(self):
+        return json.loads((self.workspace / "summary.json").read_text())
+
+    def rows(self, name):
+        return [json.loads(line) for line in (self.workspace / name).read_text().splitlines()]
+
+
+@pytest.fixture
+def cli(stub, questions, references, tmp_path, capsys):
+    return Cli(stub, questions, references, tmp_path / "work", capsys)
+
+
+def test_a_run_scores_every_turn_and_the_same_line_again_does_nothing(cli):
+    assert cli("model=org/m") == 0
+    first = cli.out
+    (result,) = cli.summary["results"]
+    assert result["average"]["scored"] == result["average"]["planned"] == 8
+    assert cli.calls == 8
+    files = {path: path.read_bytes() for path in cli.workspace.glob("*.jsonl")}
+    assert cli("model=org/m") == 0
+    assert (cli.calls, cli.out) == (0, first)
+    assert {path: path.read_bytes() for path in files} == files
+    assert len(list((cli.workspace / "runs").iterdir())) == 1
+
+
+def test_the_report_is_the_summary_and_nothing_else(cli):
+    cli("model=org/m")
+    assert cli.verb("report", "format=json") == 0
+    assert json.loads(cli.out) == cli.summary
+    assert set(cli.summary["results"][0]) >= {
+        "model", "judge", "first_turn", "second_turn", "average", "categories", "truncated",
+        "output_tokens_per_s",
+    }  # fmt: skip
+
+
+def test_more_samples_another_judge_or_model_only_add_work(cli):
+    cli("model=org/m")
+    assert cli("model=org/m", "sampling.samples=2") == 0
+    assert cli.calls == 8
+    assert cli("model=org/m", "judge.samples=3") == 0
+    assert cli.calls == 16
+    assert cli("model=org/m", "judge.model=other") == 0
+    assert cli.calls == 8
+    assert len(cli.rows("answers.jsonl")) == 16
+
+
+def test_answers_of_other_settings_are_never_mixed_in(cli):
+    cli("model=org/m")
+    cold = cli.summary["results"][0]["average"]["mean"]
+    assert cli("model=org/m", "sampling.temperature=1.5") == 0
+    assert len(cli.rows("answers.jsonl")) == 16
+    assert cli("model=org/m") == 0
+    assert cli.calls == 0
+    assert cli("model=org/m", "engine.max_num_seqs=2", "judge.concurrency=3", "quiet=true") == 0
+    assert cli.calls == 0
+    assert cold == cli.summary["results"][0]["average"]["mean"]
+
+
+def test_fresh_starts_over_and_deletes_nothing(cli):
+    cli("model=org/m")
+    before = cli.rows("judgments.jsonl")
+    assert cli("model=org/m", "fresh=true") == 0
+    assert cli.calls == 8
+    assert cli.rows("judgments.jsonl")[:8] == before
+    assert cli("model=org/m") == 0
+    assert cli.calls == 0
+
+
+def test_a_selection_of_questions(cli):
+    assert cli("model=org/m", "categories=[math]") == 0
+    assert set(cli.summary["results"][0]["categories"]) == {"math"}
+    assert cli("model=org/m", "limit=2", "limit_by=category") == 0
+    assert set(cli.summary["results"][0]["categories"]) == {"math", "writing"}
+    assert cli("model=org/m", "limit=1") == 0
+    assert cli.summary["results"][0]["average"]["planned"] == 2
+    assert cli("model=org/m", "categories=[maths]") == 2
+    assert "did you mean math?" in cli.err
+
+
+def test_only_math_gets_its_reference(cli):
+    cli("model=org/m")
+    prompts = {row["question_id"]: row["judge_prompt"] for row in cli.rows("judgments.jsonl")}
+    assert all(("math" in name) == (number in (2, 4)) for number, name in prompts.items())
+
+
+def test_stages(cli):
+    assert cli("model=org/m", "stage=answers") == 0
+    assert cli.calls == 0
+    assert "8/8" in cli.out
+    assert cli("model=org/m", "stage=judge") == 0
+    assert cli.calls == 8
+    assert len(cli.rows("answers.jsonl")) == 8
+
+
+def test_judging_what_is_not_answered_says_so(cli):
+    assert cli("model=org/m", "stage=judge") == 3
+    assert "8 missing" in cli.out
+    assert cli.calls == 0
+
+
+def test_one_bad_checkpoint_fails_alone_and_only_it_is_owed(cli, tmp_path):
+    bad = tmp_path / "step_2"
+    assert (
+        cli(
+            "-m",
+            f"model=org/a,{bad},org/c",
+            f"engine.fake_faults={{models: [{bad}], fail_start: no room}}",
+        )
+        == 3
+    )
+    results = {result["model"]: result for result in cli.summary["results"]}
+    assert results["org/a"]["average"]["scored"] == results["org/c"]["average"]["scored"] == 8
+    assert results[str(bad)]["average"]["mean"] is None
+    assert results[str(bad)]["average"]["failed"] == {"answer_error": 8}
+    assert cli.calls == 16
+    assert cli("-m", f"model=org/a,{bad},org/c") == 0
+    assert cli.calls == 8
+
+
+def test_a_sweep_gives_each_job_its_folder_and_shares_answers(cli):
+    assert cli("-m", "model=org/a,org/b", "judge.model=one,two") == 0
+    assert len(cli.rows("answers.jsonl")) == 16
+    assert len(cli.summary["results"]) == 4
+    jobs = list(cli.workspace.glob("hydra/*/*/*/.hydra/config.yaml"))
+    assert len(jobs) == 4
+
+
+def test_models_of_a_file_are_jobs(cli):
+    assert cli("models=[org/a,org/b]") == 0
+    assert [result["model"] for result in cli.summary["results"]] == ["org/a", "org/b"]
+
+
+def test_one_label_with_two_settings_stays_two_rows(cli):
+    assert cli("-m", "model=org/a", "sampling.max_tokens=10,20") == 0
+    labels = [result["model"] for result in cli.summary["results"]]
+    assert labels == ["org/a (sampling.max_tokens=10)", "org/a (sampling.max_tokens=20)"]
+
+
+def test_pairwise_against_a_model_of_the_workspace(cli):
+    cli("model=org/base", "stage=answers")
+    assert cli("model=org/m", "mode=pairwise-baseline", "baseline=org/base") == 0
+    assert cli.calls == 16
+    (result,) = cli.summary["results"]
+    assert result["win"] + result["loss"] + result["tie"] == result["n"] == 8
+    assert cli("model=org/m", "mode=pairwise-baseline", "baseline=org/base") == 0
+    assert cli.calls == 0
+    assert cli("model=org/base", "mode=pairwise-baseline", "baseline=org/m") == 0
+    assert cli.calls == 0, "the order of a pair must not make a second match"
+    swapped = cli.summary["results"][-1]
+    assert (swapped["win"], swapped["loss"]) == (result["loss"], result["win"])
+    assert cli("model=org/m", "mode=pairwise-baseline", "baseline=org/bas") == 2
+    assert "did you mean baseline=org/base?" in cli.err
+
+
+def test_pairwise_all_meets_each_pair_once(cli):
+    assert cli("-m", "model=org/a,org/b,org/c", "mode=pairwise-all") == 0
+    assert cli.calls == 3 * 16
+    assert [result["n"] for result in cli.summary["results"]] == [16, 16, 16]
+
+
+def test_a_refused_key_stops_judging_and_keeps_the_answers(cli, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-planted-secret-123")
+    cli.stub.script.always = "401"
+    assert cli("model=org/m", "judge.api_key_env=MY_KEY", "judge.concurrency=2") == 3
+    assert cli.calls <= 4
+    assert "MY_KEY" in cli.err
+    assert len(cli.rows("answers.jsonl")) == 8
+    cli.stub.script.always = ""
+    assert cli("model=org/m", "judge.api_key_env=MY_KEY") == 0
+    assert cli.calls == 8
+    written = b"".join(p.read_bytes() for p in cli.workspace.rglob("*") if p.is_file())
+    assert b"sk-planted-secret" not in written
+    assert "sk-planted-secret" not in cli.out + cli.err
+
+
+def test_a_budget_stops_cleanly(cli):
+    prices = ("judge.price_prompt=1000", "judge.price_completion=1000", "judge.max_tokens=100")
+    assert cli("model=org/m", *prices, "budget_usd=4", "judge.concurrency=1") == 3
+    done = cli.calls
+    assert 0 < done < 8
+    assert sum(row["cost_usd"] for row in cli.rows("judgments.jsonl")) <= 4
+    assert "budget" in cli.err
+    assert cli("model=org/m", *prices) == 0
+    assert cli.calls == 8 - done
+    assert cli("model=org/m", "budget_usd=4", "judge.model=unpriced") == 2
+
+
+def test_the_plan_counts_and_spends_nothing(cli):
+    assert cli("model=org/m") == 0
+    cli.out = ""
+    assert main(["plan", "-m", "model=org/m,org/n", *cli.judge, *cli.usual, "show=1"]) == 0
+    out = cli.capsys.readouterr().out
+    lines = {line.split()[0]: line.split() for line in out.splitlines() if line.startswith("org/")}
+    assert lines["org/m"][2:5] == ["0", "0", "8/8"]
+    assert lines["org/n"][2:5] == ["8", "8", "0/8"]
+    assert cli.stub.stats()["calls"] == 8
+    assert "Describe a lighthouse in {two} lines." in out
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["model=org/m", "judge=gpt-4o"], ["OPENAI_API_KEY"]),
+        (["model=org/m"], ["no judge was chosen", "judge=gpt-4o"]),
+        (["judge=none"], ["no model was chosen", "model=NAME"]),
+        (["model=org/m", "judge=none", "stage=answer"], ["stage=answers"]),
+        (["model=org/m", "judge=none", "limit=0"], ["limit=0"]),
+        (["model=org/m", "judge=none", "question_path=/nowhere.jsonl"], ["/nowhere.jsonl"]),
+        (["model=/no/model", "judge=none", "engine=vllm"], ["/no/model"]),
+        (["model=checkpoints", "judge=none"], ["model.root="]),
+        (["model=org/m", "judge=none", "mode=pairwise-baseline"], ["baseline=<model>"]),
+        (["model=org/m", "judge=none", "engine=openai"], ["engine.base_url"]),
+        (["model=org/m", "judge=none", "limit=abc"], ["limit"]),
+    ],
+)
+def test_mistakes_are_found_before_anything_starts(args, words, cli, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    usual = [item for item in cli.usual if not any(item.split("=")[0] in arg for arg in args)]
+    assert main([*args, *usual]) == 2
+    err = cli.capsys.readouterr().err
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+
+
+def test_a_workspace_that_cannot_be_written(cli, tmp_path):
+    (tmp_path / "file").write_text("")
+    cli.usual = [item for item in cli.usual if not item.startswith("workspace")]
+    assert cli("model=org/m", f"workspace={tmp_path}/file") == 2
+    assert "cannot be written" in cli.err
+    assert cli("model=org/m", "workspace=s3://bucket/x") == 2
+
+
+def test_an_interpolation_in_a_name_is_a_name(cli):
+    assert cli("model=/d/${x}/m", "judge=none", judge=False) == 0
+    assert cli.summary["results"][0]["model"] == "/d/${x}/m"
+
+
+def test_hydra_runs_without_a_terminal_and_stdin(cli, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert cli("model=org/m") == 0
