@@ -231,11 +231,12 @@ def test_duplicate_rows_count_once_in_safe_parity_and_all_in_fastchat():
         *games("a", "b", 81, 1, "error", "error"),
         *games("a", "b", 81, 1, "model_1", "model_1"),
         *games("a", "b", 81, 1, "model_2", "model_2"),
+        *games("a", "b", 81, 1, "error", "error"),
     ]
-    (safe,) = tally(rows, "pairwise-baseline")
-    assert (safe.win, safe.loss, safe.failed) == (1, 0, {})
+    (safe,) = tally(rows, "pairwise-baseline")  # the newest valid row
+    assert (safe.win, safe.loss, safe.failed) == (0, 1, {})
     (strict,) = tally(rows, "pairwise-baseline", "fastchat")
-    assert (strict.win, strict.loss, strict.failed) == (1, 1, {"no_winner": 1})
+    assert (strict.win, strict.loss, strict.failed) == (1, 1, {"no_winner": 2})
 
 
 def test_the_rubric_cannot_compare():
