@@ -31,6 +31,10 @@ a service that refuses an overlong prompt does so for nothing."""
 _RESERVE = 1.5
 """An estimated count may be a third too low; what a call may cost is reserved with this factor."""
 
+_FULL = 0.9
+"""A reply shorter than this share of its cap was not cut off by the cap."""
+_LONGEST_BACKOFF_S = 60.0
+
 _EXPLANATION_CHARS = 300
 _EXPLANATION = rf"[ -Z\\^-~]{{1,{_EXPLANATION_CHARS}}}"  # printable ASCII without brackets
 _LONGEST_VERDICT = 20
@@ -62,6 +66,7 @@ class Asker:
         verdict: How the judge prompts want the verdict: ``brackets`` or ``tags``.
         count: The judge's own tokenizer, or None for an estimate.
         shorten: For ``judge.truncate=answer_tail``.
+        backoff_s: First wait after a broken reply; it doubles.
     """
 
     judge: JudgeConfig
@@ -72,6 +77,7 @@ class Asker:
     run_id: str = ""
     count: CountTokens | None = None
     shorten: Shorten | None = None
+    backoff_s: float = 1.0
 
     async def ask(self, request: Request) -> Judgment:
         """One judgment, whatever the service does.
@@ -85,7 +91,8 @@ class Asker:
         if shown is None:
             words = f"context_overflow: more than the judge's {self.judge.context_window} tokens"
             return self._judgment(request, Completion("context_overflow", error=words), total)
-        cap, retries, extra = self.judge.max_tokens, self.judge.parse_retries, self._extra(request)
+        cap, extra = self.judge.max_tokens, self._extra(request)
+        flakes = retries = 0
         if "structured_outputs" in extra:
             cap = max(cap, _EXPLANATION_CHARS + _LONGEST_VERDICT)  # a token is a letter at least
         last: Judgment | None = None
@@ -100,13 +107,16 @@ class Asker:
             last = self._judgment(shown, done, total, cut=shown is not request)
             if last.status == "ok" or done.status in ("error", "refused", "context_overflow"):
                 return last
-            if done.status == "truncated":
-                larger = self._larger_cap(shown)
-                if larger <= cap:
-                    return last
+            larger = self._larger_cap(shown)
+            if done.status == "truncated" and larger > cap:
                 cap = larger
-            elif retries > 0:
-                retries -= 1
+            elif done.status == "truncated" and done.output_tokens >= cap * _FULL:
+                return last  # the same again would end at the same place
+            elif _is_broken(done) and flakes < self.judge.max_retries:
+                await asyncio.sleep(min(self.backoff_s * 2**flakes, _LONGEST_BACKOFF_S))
+                flakes += 1
+            elif not _is_broken(done) and retries < self.judge.parse_retries:
+                retries += 1
             else:
                 return last
 
@@ -216,6 +226,15 @@ class Asker:
             created=time.time(),
             run_id=self.run_id,
         )
+
+
+def _is_broken(done: Completion) -> bool:
+    """Whether a reply is the service's failure rather than the judge's word.
+
+    Nothing was generated, or it was cut off by something else than its cap: such a reply is tried
+    again as often as a failed request.
+    """
+    return done.status == "truncated" or (done.status == "empty" and done.output_tokens <= 1)
 
 
 def verdict_pattern(mode: str) -> str:

@@ -115,9 +115,9 @@ class EndpointClient:
         self._key = key
         self._limiter = limiter
         self._dialect = Dialect(model, config.token_param)
-        self._backoff = tenacity.wait_exponential_jitter(
-            backoff_s, _LONGEST_BACKOFF_S, 2, backoff_s
-        )
+        self._backoff = tenacity.wait_exponential(
+            backoff_s, _LONGEST_BACKOFF_S
+        ) + tenacity.wait_random(0, backoff_s)
         self._transport = Transport(config, key, base_urls)
         self._closing = False
         self._probing = False

@@ -224,6 +224,7 @@ class JudgeStage:
             run_id=self._run_id,
             count=self._count_tokens,
             shorten=self._shorten,
+            backoff_s=self._backoff_s,
         )
         self._workers = [asyncio.create_task(self._work(asker)) for _ in range(judge.concurrency)]
 

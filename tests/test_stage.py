@@ -1,0 +1,398 @@
+import dataclasses
+import json
+import re
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stub_server import StubServer
+
+from mtbench_ray.config import JudgeConfig
+from mtbench_ray.endpoint.asking import verdict_pattern
+from mtbench_ray.errors import UserError
+from mtbench_ray.judges.base import Reading
+from mtbench_ray.judges.parse import parse_rating, parse_winner
+from mtbench_ray.judges.stage import Budget, JudgeStage
+from mtbench_ray.schema import Judgment, Message, Request
+
+KEY = "sk-test-0123456789abcdef"
+
+
+def read(request, text, finish_reason):
+    found = parse_rating(text, finish_reason)
+    if found.value is None:
+        return Reading(None, None, "unparsed", found.reason)
+    return Reading(found.label, float(found.value), "ok")
+
+
+def request(number, text=None, **fields):
+    user = text if text is not None else f"Rate answer {number} please."
+    given = {
+        "judgment_id": f"j{number}",
+        "match_id": f"m{number}",
+        "mode": "single",
+        "benchmark": "b",
+        "question_id": number,
+        "category": "logic",
+        "turn": 1,
+        "model": "candidate",
+        "judge": "judge-label",
+        "judge_prompt": "plain",
+        "messages": (Message("system", "Be fair."), Message("user", user)),
+        "prompt_hash": "p",
+    }
+    return Request(**given | fields)
+
+
+def stage(stub, rows, budget=None, **settings):
+    """A stage on the stub, not begun."""
+    passed = {name: settings.pop(name) for name in ("shorten", "count_tokens") if name in settings}
+    defaults = {"model": "some/judge", "concurrency": 32, "timeout_s": 0.5, "max_tokens": 100}
+    config = JudgeConfig(base_url=stub.url, **defaults | settings)
+    return JudgeStage(
+        config, key=KEY, read=read, emit=rows.append, budget=budget, backoff_s=0.01, **passed
+    )
+
+
+def judge_all(stub, requests, budget=None, timeout=20.0, **settings):
+    """Rows by judgment id, and the stage after it ended."""
+    rows = []
+    judge = stage(stub, rows, budget, **settings)
+    judge.begin()
+    for item in requests:
+        assert judge.submit(item)
+    judge.drain(timeout)
+    judge.stop(0.0)
+    assert len({row.judgment_id for row in rows}) == len(rows)
+    return {row.judgment_id: row for row in rows}, judge
+
+
+def judge_one(stub, **settings):
+    rows, _ = judge_all(stub, [request(1)], **settings)
+    return rows["j1"]
+
+
+def test_a_judgment_has_all_of_its_request_and_what_became_of_it():
+    asked = request(3, order=2, opponent="other", answer_ids=("a", "b"), sample=1, judge_sample=2,
+                    reference_hash="r")  # fmt: skip
+    with StubServer() as stub:
+        rows, judge = judge_all(stub, [asked], price_prompt=1.0, price_completion=2.0)
+    row = rows["j3"]
+    for field in dataclasses.fields(Request):
+        if field.name not in ("messages", "want"):
+            assert getattr(row, field.name) == getattr(asked, field.name)
+    assert row.status == "ok"
+    assert row.value == float(row.label) == float(re.search(r"\[\[(\d+)", row.text)[1])
+    assert row.user_prompt == "Rate answer 3 please."
+    assert row.attempts == 1
+    assert row.cost_usd == pytest.approx((row.prompt_tokens + 2 * row.output_tokens) / 1e6)
+    assert json.loads(row.params) == {
+        "model": "some/judge",
+        "max_tokens": 100,
+        "temperature": 0.0,
+    }
+    assert row.started <= row.created <= time.time()
+    assert judge.pending == judge.in_flight == 0
+
+
+def test_unknown_prices_are_no_price():
+    with StubServer() as stub:
+        assert judge_one(stub).cost_usd is None
+
+
+def test_requests_wait_until_the_address_is_known():
+    rows = []
+    with StubServer() as stub:
+        judge = JudgeStage(
+            JudgeConfig(kind="local", model="m"), key=None, read=read, emit=rows.append
+        )
+        for number in range(5):
+            judge.submit(request(number))
+        assert not judge.drain(0.2)
+        assert (judge.pending, judge.busy, stub.stats()["calls"]) == (5, True, 0)
+        judge.begin([stub.url])
+        assert judge.drain(10)
+        judge.stop(0.0)
+    assert sorted(row.judgment_id for row in rows) == [f"j{n}" for n in range(5)]
+
+
+def test_the_same_judgment_is_not_asked_twice_while_it_is_owed():
+    rows = []
+    with StubServer(latency=0.05) as stub:
+        judge = stage(stub, rows)
+        assert judge.submit(request(1))
+        assert not judge.submit(request(1))
+        judge.begin()
+        judge.drain(10)
+        assert judge.submit(request(1))
+        judge.drain(10)
+        judge.stop(0.0)
+        assert stub.stats()["calls"] == 2
+    assert len(rows) == 2
+
+
+@pytest.mark.parametrize("fault", ["empty", "cut"])
+def test_a_bad_reply_is_asked_again_and_all_its_tokens_count(fault):
+    with StubServer(first=(fault,)) as stub:
+        row = judge_one(stub)
+        caps = [body["max_tokens"] for body in stub.seen.bodies]
+    assert (row.status, row.attempts) == ("ok", 2)
+    assert row.prompt_tokens > 9
+    assert caps == ([100, 100] if fault == "empty" else [100, 8192])
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "calls"),
+    [("empty", "empty", 3), ("cut", "truncated", 4), ("filter", "refused", 1),
+     ("context", "context_overflow", 1),
+     ("500", "error", 3), ("400", "error", 1)],
+)  # fmt: skip
+def test_a_reply_that_stays_bad_is_a_row_with_a_reason(fault, status, calls):
+    with StubServer(always=fault) as stub:
+        row = judge_one(stub, max_retries=2)
+        assert stub.stats()["calls"] == row.attempts == calls
+    assert (row.status, row.value, row.label) == (status, None, None)
+    assert row.error
+
+
+def test_a_reply_without_a_rating_is_asked_again_so_often():
+    with StubServer(kind="echo") as stub:
+        row = judge_one(stub, parse_retries=1)
+    assert (row.status, row.error, row.attempts) == ("unparsed", "no_rating", 2)
+    assert "Rate answer 1 please." in row.text
+
+
+def test_a_reply_that_fills_even_the_larger_cap_is_truncated():
+    with StubServer(kind="echo") as stub:
+        rows, _ = judge_all(stub, [request(1, "word " * 500)], max_tokens=10, max_tokens_retry=20)
+        assert [body["max_tokens"] for body in stub.seen.bodies] == [10, 20]
+    assert (rows["j1"].status, rows["j1"].finish_reason) == ("truncated", "length")
+
+
+def test_a_thinking_judge_is_read_outside_its_thinking():
+    with StubServer(thinking="tags") as stub:
+        row = judge_one(stub)
+    assert row.value == float(re.findall(r"\[\[(\d+)\]\]", row.text)[-1])
+    assert row.text.startswith("<think>")
+    with StubServer(thinking="field") as stub:
+        assert judge_one(stub).reasoning == "let me see"
+
+
+def test_a_prompt_that_cannot_fit_is_not_sent():
+    with StubServer() as stub:
+        requests = [request(1, "x" * 4000), request(2)]
+        rows, _ = judge_all(stub, requests, context_window=600)
+        assert stub.stats()["calls"] == 1
+    row = rows["j1"]
+    assert (row.status, row.attempts, row.value) == ("context_overflow", 0, None)
+    assert "600" in row.error
+    assert rows["j2"].status == "ok"
+
+
+def test_a_tokenizer_is_exact():
+    with StubServer() as stub:
+        requests = [request(1, "x" * 120), request(2, "x" * 80)]
+        rows, _ = judge_all(stub, requests, context_window=230, count_tokens=len)
+    assert rows["j1"].status == "context_overflow"
+    assert rows["j2"].status == "ok"
+
+
+def test_an_answer_is_cut_only_where_asked_for_and_it_is_recorded():
+    def shorten(asked, tokens):
+        system, user = asked.messages
+        cut = Message("user", user.content[: 4 * (tokens - 20)])
+        return dataclasses.replace(asked, messages=(system, cut))
+
+    with StubServer(context=600) as stub:
+        requests = [request(1, "x" * 4000), request(2)]
+        rows, _ = judge_all(
+            stub, requests, context_window=600, truncate="answer_tail", shorten=shorten
+        )
+    assert rows["j1"].status == "ok"
+    assert 1000 < len(rows["j1"].user_prompt) < 2000
+    assert json.loads(rows["j1"].params)["truncate"] == "answer_tail"
+    assert "truncate" not in json.loads(rows["j2"].params)
+
+
+@pytest.mark.parametrize(
+    ("mode", "verdict", "reader"),
+    [("single", r"Rating: [[10]]", parse_rating), ("pairwise-baseline", "[[B]]", parse_winner)],
+)
+def test_a_constrained_reply_is_readable(mode, verdict, reader):
+    pattern = re.compile(verdict_pattern(mode))
+    longest = "a" * 300 + f" {verdict}"
+    assert pattern.fullmatch(longest)
+    assert reader(longest, "stop").value is not None
+    assert not pattern.fullmatch("a" * 301 + f" {verdict}")
+    assert not pattern.fullmatch(f"index [3] {verdict}")
+    with StubServer() as stub:
+        judge_all(stub, [request(1, mode=mode)], constrain=True)
+        (body,) = stub.seen.bodies
+        assert body["structured_outputs"] == {"regex": verdict_pattern(mode)}
+        assert body["max_tokens"] >= len(longest)
+        judge_all(stub, [request(1)], constrain=True, prompts="rubric5")
+        assert "structured_outputs" not in stub.seen.bodies[-1]
+
+
+@given(st.from_regex(verdict_pattern("single"), fullmatch=True))
+def test_every_constrained_reply_has_a_rating(text):
+    assert parse_rating(text, "stop").value is not None
+
+
+def test_reasoning_effort_is_sent():
+    with StubServer() as stub:
+        judge_one(stub, reasoning_effort="low")
+        assert stub.seen.bodies[0]["reasoning_effort"] == "low"
+
+
+def test_what_was_learned_is_there_for_the_run_record():
+    with StubServer(reject=("system",)) as stub:
+        rows, judge = judge_all(stub, [request(n) for n in range(20)])
+        assert stub.stats()["calls"] == 21
+    assert judge.learned == {"system": "merged into the first user message"}
+    assert {row.status for row in rows.values()} == {"ok"}
+
+
+def test_a_budget_ends_the_stage_before_it_is_exceeded():
+    budget = Budget(0.01)
+    prices = {"price_prompt": 10.0, "price_completion": 30.0, "max_tokens": 40}
+    with StubServer() as stub:
+        requests = [request(n) for n in range(160)]
+        rows, judge = judge_all(stub, requests, budget, **prices)
+    spent = sum(row.cost_usd for row in rows.values())
+    assert budget.exhausted
+    assert judge.fatal is None
+    assert spent == pytest.approx(budget.spent_usd)
+    # What is left is less than one call at its worst.
+    assert 0.01 - 2 * 40 * 30e-6 < spent <= 0.01
+    assert judge.pending == 160 - len(rows) > 0
+    assert not judge.busy
+
+
+def test_stopping_lets_calls_in_flight_end_and_starts_no_other():
+    rows = []
+    with StubServer(latency=0.3) as stub:
+        judge = stage(stub, rows, concurrency=4)
+        judge.begin()
+        for number in range(40):
+            judge.submit(request(number))
+        time.sleep(0.45)  # the first call goes alone; then four are in flight
+        begin = time.monotonic()
+        judge.stop(5.0)
+        judge.drain(5.0)
+        assert time.monotonic() - begin < 1.0
+        judge.stop(0.0)
+        assert stub.stats()["calls"] == len(rows) == 5
+    assert judge.pending == 35
+    assert {row.status for row in rows} == {"ok"}
+
+
+def test_stopping_at_once_cancels_and_emits_nothing_later():
+    rows = []
+    with StubServer(always="hang") as stub:
+        judge = stage(stub, rows, timeout_s=60)
+        judge.begin()
+        for number in range(40):
+            judge.submit(request(number))
+        time.sleep(0.2)
+        begin = time.monotonic()
+        judge.stop(0.0)
+        assert time.monotonic() - begin < 1.0
+    assert rows == []
+    assert (judge.pending, judge.in_flight, judge.busy) == (40, 0, False)
+
+
+def test_a_signal_handler_may_stop_a_stage_that_is_being_used():
+    judge = JudgeStage(JudgeConfig(model="m"), key=None, read=read, emit=print)
+    with judge._changed:
+        judge.stop(1.0)
+    assert not judge.busy
+
+
+def test_a_stage_whose_server_never_came_up():
+    judge = JudgeStage(JudgeConfig(kind="local"), key=KEY, read=read, emit=print)
+    judge.submit(request(1))
+    judge.fail(f"no server, key {KEY}")
+    assert judge.fatal == "no server, key ***"
+    assert not judge.drain(1.0)
+    assert judge.pending == 1
+
+
+def test_closing_when_idle_does_all_that_is_owed_first():
+    rows = []
+    with StubServer(latency=0.05) as stub:
+        judge = stage(stub, rows)
+        judge.begin()
+        for number in range(40):
+            judge.submit(request(number))
+        judge.close_when_idle()
+        assert judge.drain(10)
+    assert len(rows) == 40
+
+
+def test_two_judges_of_one_model_share_one_limit():
+    rows = []
+    with StubServer() as stub:
+        judges = [stage(stub, rows, requests_per_minute=600, name=name) for name in ("a", "b")]
+        for judge in judges:
+            judge.begin()
+        begin = time.monotonic()
+        for judge in judges:
+            for number in range(10):
+                judge.submit(request(number))
+        for judge in judges:
+            judge.drain(10)
+            judge.stop(0.0)
+    assert time.monotonic() - begin > 19 * 0.1 - 0.1
+    assert len(rows) == 20
+
+
+def test_a_reader_that_raises_costs_its_row_only():
+    rows = []
+
+    def fragile(asked, text, finish_reason):
+        if asked.judgment_id == "j3":
+            raise RuntimeError(f"boom {KEY}")
+        return read(asked, text, finish_reason)
+
+    with StubServer() as stub:
+        config = JudgeConfig(base_url=stub.url, model="m")
+        judge = JudgeStage(config, key=KEY, read=fragile, emit=rows.append)
+        judge.begin()
+        for number in range(6):
+            judge.submit(request(number))
+        assert judge.drain(10)
+        judge.stop(0.0)
+    statuses = {row.judgment_id: (row.status, row.error) for row in rows}
+    assert statuses.pop("j3") == ("error", "internal error: RuntimeError: boom ***")
+    assert set(statuses.values()) == {("ok", None)}
+
+
+def test_a_shared_limit_needs_ray():
+    judge = JudgeStage(
+        JudgeConfig(model="m", limit_scope="cluster"), key=None, read=read, emit=print
+    )
+    with pytest.raises(UserError, match="limit_scope=cluster needs Ray"):
+        judge.begin()
+
+
+def test_rows_may_be_submitted_from_any_thread():
+    rows: list[Judgment] = []
+    with StubServer() as stub:
+        judge = stage(stub, rows)
+        judge.begin()
+
+        def submit(first):
+            for number in range(first, first + 25):
+                judge.submit(request(number))
+
+        threads = [threading.Thread(target=submit, args=(25 * n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert judge.drain(10)
+        judge.stop(0.0)
+    assert len(rows) == 100
