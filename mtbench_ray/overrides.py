@@ -86,7 +86,9 @@ def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
                 pairs.append((key, value))
             else:
                 _check_key(key)
-                typed.args.append(arg)
+                # Hydra closes dictionaries too: a new key in one of these is no mistake.
+                is_open = any(f"{key}.".startswith(f"{name}.") for name in _open_keys())
+                typed.args.append(f"++{arg}" if is_open else arg)
     # Lists make several jobs: judge=[a,b] is judge=a,b in a multirun.
     if any(value.startswith("[") and value.endswith("]") for _, value in pairs):
         typed.multirun = True

@@ -90,5 +90,8 @@ def test_mistakes_name_the_right_form(argv, message, hint):
 
 
 def test_hydra_keys_and_open_dictionaries_pass():
-    argv = ["hydra.run.dir=x", "engine.args.max_lora_rank=64", "+judge.extra_body.a=1", "~hydra.x"]
+    argv = ["hydra.run.dir=x", "+judge.extra_body.a=1", "~hydra.x"]
     assert read(argv, PRESETS).args == argv
+    assert read(["engine.args.max_lora_rank=64"], PRESETS).args == [
+        "++engine.args.max_lora_rank=64"
+    ]
