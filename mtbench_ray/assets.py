@@ -24,6 +24,8 @@ from pathlib import Path
 from mtbench_ray.errors import UserError
 
 CACHE_ENV = "MTBENCH_RAY_CACHE"
+DEMO_MODEL_NAME = "smollm2-135m"
+"""The preset name that stands for the demo model."""
 DEMO_MODEL_VERSION = 1
 """Raised whenever ``demo_model.convert`` writes something else."""
 FETCH_TIMEOUT_S = 600.0

@@ -1,0 +1,215 @@
+"""The local judge: vLLM servers that a run starts in its Ray cluster and stops on every way out.
+
+This is the driver's side: each server belongs to a Ray actor that holds its GPUs
+(:mod:`mtbench_ray.judges.server_process`). The driver talks to it like to any other endpoint: on
+127.0.0.1 where actor and driver share a node, else on the node's own address, and always with the
+run's random key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any
+
+from mtbench_ray.config import JudgeConfig
+from mtbench_ray.errors import EngineFault, UserError
+from mtbench_ray.judges.server_process import JudgeServer, ServerSpec
+from mtbench_ray.judges.supervise import GRACE_S
+
+POLL_S = 0.5
+"""A server that died is noticed within this time while one waits for it."""
+
+
+@dataclass
+class ServerGroup:
+    """The servers of one local judge, as the driver sees them. Safe to use from several threads.
+
+    Attributes:
+        base_urls: Roots of the servers' APIs, one per replica; set by :meth:`wait_ready`.
+    """
+
+    spec: ServerSpec
+    base_urls: list[str] = field(default_factory=list)
+    _actors: list[Any] = field(default_factory=list)
+    _starts: list[Any] = field(default_factory=list)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def wait_ready(self, timeout: float) -> None:
+        """Wait until every server answers.
+
+        Args:
+            timeout: Seconds.
+
+        Raises:
+            EngineFault: One died (within a second of its death), or was not up in time.
+            UserError: One cannot run on its node.
+        """
+        deadline = time.monotonic() + timeout
+        urls = []
+        for index in range(len(self._actors)):
+            url = self._wait_address(index, deadline)
+            again = True
+            while not _answers(url):
+                words = self._fault(index)
+                if words is not None and "address already in use" in words.lower() and again:
+                    # Somebody took the port between its choice and the server's start.
+                    again = False
+                    self._starts[index] = self._actors[index].start.remote()
+                    url = self._wait_address(index, deadline)
+                    continue
+                if words is not None:
+                    raise EngineFault(f"the local judge's server ended:\n{words}", fatal=True)
+                if time.monotonic() > deadline:
+                    raise EngineFault(
+                        f"the local judge's server at {url} did not answer in {timeout:.0f} s; "
+                        "judge.start_timeout_s= gives it longer"
+                    )
+                if self._stopped.wait(POLL_S):
+                    raise EngineFault("the local judge was stopped while it started")
+            urls.append(url)
+        self.base_urls = urls
+
+    def dead(self) -> dict[int, str]:
+        """The last words of the servers that have died, by replica; empty while all run."""
+        words = {index: self._fault(index) for index in range(len(self._actors))}
+        return {index: text for index, text in words.items() if text is not None}
+
+    def restart(self, timeout: float) -> None:
+        """Start the dead servers again and wait for them; ``base_urls`` may change.
+
+        Raises:
+            EngineFault: As :meth:`wait_ready`.
+        """
+        for index in self.dead():
+            if _is_alive(self._actors[index]):
+                self._starts[index] = self._actors[index].start.remote()
+            else:
+                self._start_actor(index)
+        self.wait_ready(timeout)
+
+    def stop(self) -> None:
+        """End all servers and their actors, and free their GPUs. Never raises."""
+        import ray
+
+        self._stopped.set()
+        if ray.is_initialized():
+            # An actor that still waits for its GPUs would not answer; killing it is enough.
+            with contextlib.suppress(Exception):
+                begun, _ = ray.wait(self._starts, num_returns=len(self._starts), timeout=0)
+                pairs = zip(self._actors, self._starts, strict=True)
+                stops = [actor.stop.remote() for actor, started in pairs if started in begun]
+                ray.wait(stops, num_returns=len(stops), timeout=GRACE_S + 5.0)
+            for actor in self._actors:
+                with contextlib.suppress(Exception):
+                    ray.kill(actor)
+        self._actors.clear()
+        self._starts.clear()
+
+    def _start_actor(self, index: int) -> None:
+        import ray
+
+        gpus = self.spec.judge.tensor_parallel if self.spec.on_gpu else 0
+        # No CPU is reserved: the server would otherwise wait for engines that hold them all.
+        actor = ray.remote(JudgeServer).options(num_cpus=0, num_gpus=gpus).remote(self.spec)
+        if index == len(self._actors):
+            self._actors.append(actor)
+            self._starts.append(None)
+        self._actors[index] = actor
+        self._starts[index] = actor.start.remote()
+
+    def _wait_address(self, index: int, deadline: float) -> str:
+        import ray
+
+        while True:
+            try:
+                return str(ray.get(self._starts[index], timeout=POLL_S))
+            except ray.exceptions.GetTimeoutError:
+                if self._stopped.is_set():
+                    raise EngineFault("the local judge was stopped while it started") from None
+                if time.monotonic() > deadline:
+                    raise EngineFault(self._no_place()) from None
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, UserError):
+                    raise error.cause from None
+                raise EngineFault(f"the local judge could not start: {error.cause}") from None
+            except ray.exceptions.RayError as error:
+                raise EngineFault(f"the local judge's actor died: {error}") from None
+
+    def _no_place(self) -> str:
+        import ray
+
+        need = self.spec.judge.tensor_parallel if self.spec.on_gpu else 0
+        free = ray.available_resources().get("GPU", 0)
+        return (
+            f"the local judge found no place: it needs {need} free GPU(s) on one node, and "
+            f"{free:g} are free in the cluster; judge.schedule=after waits for the engines to end"
+        )
+
+    def _fault(self, index: int) -> str | None:
+        import ray
+
+        try:
+            words: str | None = ray.get(self._actors[index].fault.remote(), timeout=10.0)
+        except ray.exceptions.GetTimeoutError:
+            return None
+        except ray.exceptions.RayError as error:
+            return f"its actor died: {error}"
+        return words
+
+
+def start_servers(
+    judge: JudgeConfig,
+    key: str,
+    *,
+    cpu_kv_cache_gb: float = 2.0,
+    cpu_threads: int | None = None,
+    log_dir: str | None = None,
+) -> ServerGroup:
+    """Begin to start the servers of a local judge on the Ray cluster; returns at once.
+
+    Args:
+        judge: ``model`` is a Hugging Face id, a folder, or the demo model's preset name.
+        key: What callers must send.
+        cpu_kv_cache_gb: Key-value cache of a server without a GPU.
+        cpu_threads: Threads of a server without a GPU; None: all cores of its node.
+        log_dir: Folder of the servers' logs; None: temporary files.
+    """
+    import ray
+
+    spec = ServerSpec(
+        judge,
+        key,
+        on_gpu=ray.cluster_resources().get("GPU", 0) > 0,
+        driver_node=ray.get_runtime_context().get_node_id(),
+        cpu_kv_cache_gb=cpu_kv_cache_gb,
+        cpu_threads=cpu_threads,
+        log_dir=log_dir,
+    )
+    group = ServerGroup(spec)
+    for index in range(judge.replicas):
+        group._start_actor(index)
+    return group
+
+
+def _answers(base_url: str) -> bool:
+    """Whether the server of ``base_url`` is up. Proxies of the environment cannot reach it."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(base_url.removesuffix("/v1") + "/health", timeout=5.0) as reply:
+            return bool(reply.status == 200)
+    except OSError:
+        return False
+
+
+def _is_alive(actor: Any) -> bool:
+    import ray
+
+    try:
+        ray.get(actor.fault.remote(), timeout=10.0)
+    except ray.exceptions.RayError:
+        return False
+    return True
