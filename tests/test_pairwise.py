@@ -49,6 +49,9 @@ F18 = [
 ]
 
 
+A_FIRST_THEN_B_FIRST = [("a", 81, 1, 1, "b"), ("b", 81, 1, 1, "a")]
+
+
 def f18_rows():
     return [
         game for q, (g1, g2) in enumerate(F18, start=81) for game in games("a", "b", q, 1, g1, g2)
@@ -120,6 +123,15 @@ def test_games_told_from_both_sides_are_one_match():
     assert (match.model, match.value) == ("a", 1.0)
     counts = tally(told, "pairwise-all")
     assert [(c.model, c.win, c.n) for c in counts] == [("a", 1, 1), ("b", 0, 1)]
+
+
+def test_the_two_games_of_a_match_may_be_told_from_different_sides():
+    shown_first = [judged(slot(*side), 1.0, "A") for side in A_FIRST_THEN_B_FIRST]
+    (match,) = matches(shown_first)
+    assert (match.model, match.value, match.inconsistent) == ("a", 0.5, True)
+    shown_second = judged(slot(*A_FIRST_THEN_B_FIRST[1]), 0.0, "B")
+    (match,) = matches([shown_first[0], shown_second])
+    assert (match.model, match.value, match.inconsistent) == ("a", 1.0, False)
 
 
 @pytest.mark.parametrize(

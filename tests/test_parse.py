@@ -122,6 +122,7 @@ def test_what_is_no_rating_has_a_reason(text, reason):
         ("maybe [[9]]</think>Rating: [[4]]", 4),
         ("maybe Rating: [[9]]</think> No.", None),
         ("<think>Rating: [[9]]", None),
+        ("Rating: [[9]] <think>no</think> wait</think> No.", None),
         ("Rating: [[4]]\n<think>or Rating: [[9]]", 4),
         ("Quotes `</think>` and `<think>` badly. Rating: [[3]]", 3),
         ("Rating: [[3]], as `</think>` is in the text.", 3),

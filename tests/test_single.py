@@ -100,6 +100,9 @@ def test_the_id_covers_everything_that_changes_the_result():  # F33
     base = JudgeConfig(model="j")
     with_reference = question(category="math", references=["r1", "r2"])
     other_prompts = load_prompts("rubric5", builtin_prompts("rubric5"))
+    own = PROMPTS.prompts
+    renamed = dict(own, t1=dataclasses.replace(own["t1"], name="t1-b"))
+    rescaled = dict(own, t1=dataclasses.replace(own["t1"], scale=(1, 5)))
     different = [
         request(),
         request(2),
@@ -109,6 +112,8 @@ def test_the_id_covers_everything_that_changes_the_result():  # F33
         request(q=with_reference),
         request(q=dataclasses.replace(with_reference, references=("r0", "r2"))),
         request(prompts=other_prompts),
+        request(prompts=dataclasses.replace(PROMPTS, prompts=renamed)),
+        request(prompts=dataclasses.replace(PROMPTS, prompts=rescaled)),
         *(
             request(judge=dataclasses.replace(base, **{name: value}))
             for name, value in {

@@ -62,6 +62,15 @@ def test_the_interval_covers_the_truth(questions):
     assert 0.92 < covered / trials < 0.98
 
 
+def test_the_interval_of_normal_data_is_as_wide_as_the_t_interval():
+    rng = np.random.default_rng(5)
+    widths = []
+    for _ in range(100):
+        interval = clustered_mean(rng.normal(size=10).tolist(), range(10))
+        widths.append((interval.high - interval.low) / (2 * 2.262 * interval.se))
+    assert 0.955 < np.mean(widths) < 1.02  # without the factor sqrt(10 / 9): 0.93
+
+
 def test_the_interval_stays_within_the_scores():
     interval = clustered_mean([10] * 19 + [7], range(20))
     assert 7 <= interval.low < interval.mean <= interval.high <= 10

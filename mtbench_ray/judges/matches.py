@@ -49,9 +49,9 @@ def matches(outcomes: Iterable[Outcome], parity: str = "safe") -> list[Match]:
     """Put the games together.
 
     The two orders of a pair, (m, base) and (base, m), are one match, told from the first one
-    seen. In parity ``safe`` each game counts once, by its last row with a verdict (``outcomes`` come
-    oldest first); in parity ``fastchat`` every row counts, the n-th of a game with the n-th of the
-    other.
+    seen. In parity ``safe`` each game counts once, by its last row with a verdict (``outcomes``
+    come oldest first); in parity ``fastchat`` every row counts, the n-th of a game with the n-th of
+    the other.
     """
     found: dict[tuple[object, ...], tuple[Slot, tuple[list[Outcome], list[Outcome]]]] = {}
     for outcome in outcomes:
