@@ -88,11 +88,11 @@ def clustered_mean(
     """Pooled mean with a 95% interval from resampling whole clusters.
 
     The interval is the expanded percentile interval of Hesterberg (2015, "What Teachers Should
-    Know About the Bootstrap", section 5): the percentiles are moved outwards so that, for normal
-    data, it has about the width of the t interval. A plain percentile interval is too narrow by a factor
-    of about sqrt((k - 1) / k) * 1.96 / t for k clusters, 18% at the 10 questions of a category;
-    BCa mends skewness but not that, and the studentised bootstrap leaves the scale of the scores
-    and breaks down where resamples have no spread (a model that nearly always wins). This one
+    Know About the Bootstrap"): the percentiles are moved outwards so that, for normal data, it is
+    about as wide as the t interval. A plain percentile interval is too narrow by a factor of about
+    sqrt((k - 1) / k) * 1.96 / t for k clusters, 18% at the 10 questions of a category; BCa mends
+    skewness but not that, and the studentised bootstrap leaves the scale of the scores and breaks
+    down where resamples have no spread (a model that nearly always wins). This one
     stays within the range of the data. Where all rows are equal it has no width: a bootstrap knows
     nothing of what it has not seen.
 
