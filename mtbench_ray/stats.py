@@ -179,8 +179,8 @@ def paired_difference(
 def variance_parts(values: Sequence[Sequence[Sequence[float]]]) -> VarianceParts:
     """Split the variance of judgments into question, answer and judge.
 
-    Moment estimates of the unbalanced nested random-effects model (Searle, Casella and McCulloch
-    1992, Variance Components, section 3.7): question, answers within it, judgments within those.
+    Moment (ANOVA) estimates of the unbalanced nested random-effects model (Searle, Casella and
+    McCulloch 1992, "Variance Components"): question, answers within it, judgments within those.
     A part that has no repeats is None and its variance is then contained in the part above it.
     Negative estimates are 0.
 
