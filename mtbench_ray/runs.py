@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def start_record(number: int, salt: str, fresh: bool) -> RunRecord:
         run_id=f"{stamp}-{secrets.token_hex(3)}",
         number=number,
         started=now,
-        versions=versions(),
+        versions=dict(versions()),
         git_commit=git_commit(),
         host=platform.node(),
         pid=os.getpid(),
@@ -101,6 +102,7 @@ def format_record(record: RunRecord) -> str:
     return "{\n" + ",\n".join(fields) + "\n}\n"
 
 
+@cache
 def versions() -> dict[str, str]:
     """Versions of what a result depends on, without importing any of it."""
     found = {"python": platform.python_version(), "mtbench_ray": __version__}
@@ -112,6 +114,7 @@ def versions() -> dict[str, str]:
     return found
 
 
+@cache
 def git_commit() -> str:
     """Commit of this package's checkout, ``-dirty`` with local changes; empty if installed."""
     here = Path(__file__).parent

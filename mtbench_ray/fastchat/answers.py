@@ -33,6 +33,11 @@ def question_id(record: Mapping[str, Any]) -> QuestionId:
     return value
 
 
+def by_number(question: QuestionId) -> tuple[bool, QuestionId]:
+    """Key for FastChat's order of questions: by number; ids that are texts come after."""
+    return isinstance(question, str), question
+
+
 def seconds(record: Mapping[str, Any]) -> float:
     """A record's time, 0.0 where it has none."""
     value = record.get("tstamp")

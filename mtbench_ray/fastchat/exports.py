@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.errors import UserError
-from mtbench_ray.fastchat.answers import answer_record
+from mtbench_ray.fastchat.answers import answer_record, by_number
 from mtbench_ray.fastchat.counting import imported_judgments
 from mtbench_ray.fastchat.verdicts import pair_record, single_record
 from mtbench_ray.journal import replacing
@@ -94,8 +94,7 @@ def _answers(
     for unit in answers.units:
         by_question.setdefault(unit.question_id, []).append(unit)
     records = []
-    # FastChat sorts by number; ids that are texts come after.
-    for question_id in sorted(by_question, key=lambda key: (isinstance(key, str), key)):
+    for question_id in sorted(by_question, key=by_number):
         question = questions.get(question_id)
         record = answer_record(
             answers.model,
@@ -137,9 +136,11 @@ def _row(what: Setting, outcome: Outcome) -> Judgment:
             status="error",
             error=outcome.reason,
         )
-    # Equal texts have one judgment, whatever the models are called.
+    # Equal texts have one judgment, whatever models and questions they belong to.
     return dataclasses.replace(
         judgment,
+        question_id=slot.question_id,
+        category=slot.category,
         model=slot.model,
         opponent=slot.opponent,
         order=slot.order,
@@ -164,7 +165,7 @@ def _matches(
     for match, both in games.items():
         if match not in seen and len(both) == 2:
             yield pair_record(*sorted(both, key=lambda game: game.order))
-    seen |= games.keys()
+    seen.update(games)
 
 
 def _write(

@@ -13,8 +13,9 @@ from typing import Any
 from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.errors import UserError
-from mtbench_ray.fastchat.answers import answer_turns, question_id
+from mtbench_ray.fastchat.answers import answer_turns, by_number, question_id
 from mtbench_ray.fastchat.counting import dedupe, imported_judgments, read_again
+from mtbench_ray.fastchat.tree import find_files, find_root
 from mtbench_ray.fastchat.verdicts import is_pair, pair_judgments, single_judgment
 from mtbench_ray.journal import read
 from mtbench_ray.names import is_name_of
@@ -31,6 +32,7 @@ from mtbench_ray.schema import (
 from mtbench_ray.store import Workspace
 
 _BENCHMARK = "mt_bench"
+_ANSWERS_ONLY = "answers"  # the mode of an evaluation that nobody judges
 _FIRST_ID = 81
 _PER_CATEGORY = 10
 
@@ -119,16 +121,17 @@ def import_fastchat(
     Raises:
         UserError: There is nothing to import, or the workspace cannot be written.
     """
-    root = _root(folder)
+    root = find_root(folder)
     report = ImportReport(folder)
     record = workspace.new_run({"import": str(folder)}, [], ["import", "fastchat", str(folder)])
     data, questions = _questions(root, question_path, workspace)
     run = _Import(workspace, report, record.run_id, questions, data)
-    answer_files, judgment_files = _files(root)
+    answer_files, judgment_files = find_files(root)
     answers = {}
     for path, name in answer_files:
         found = _read_answers(run, path, name)
-        answers[found.model] = found
+        if found.units:
+            answers[found.model] = found
     singles: dict[tuple[str, str], list[str]] = {}
     pairs: dict[tuple[str, str, str], list[str]] = {}
     for path in judgment_files:
@@ -144,36 +147,6 @@ def import_fastchat(
     workspace.save_run(record)
     workspace.write_parquet()
     return report
-
-
-def _root(folder: Path) -> Path:
-    if folder.is_file():
-        return folder
-    for root in (folder, folder / "data" / "mt_bench"):
-        if (root / "model_answer").is_dir() or (root / "model_judgment").is_dir():
-            return root
-    raise UserError(
-        f"{folder} has no model_answer or model_judgment folder",
-        "Give the folder that holds them, for example FastChat/fastchat/llm_judge/data/mt_bench.",
-    )
-
-
-def _files(root: Path) -> tuple[list[tuple[Path, str]], list[Path]]:
-    """Answer files with their models' names, and judgment files."""
-    if root.is_file():
-        first = next((record for _, record in read(root, lambda problem: None)), {})
-        return ([(root, root.stem)], []) if "choices" in first else ([], [root])
-    top = root / "model_answer"
-    # A slash in a model's name made folders of it.
-    answers = [
-        (path, path.relative_to(top).with_suffix("").as_posix())
-        for path in sorted(top.rglob("*.jsonl"))
-    ]
-    judgments = root / "model_judgment"
-    return answers, [
-        *sorted(judgments.glob("*_single.jsonl")),
-        *sorted(judgments.glob("*_pair.jsonl")),
-    ]
 
 
 def _questions(
@@ -216,7 +189,8 @@ def _read_answers(run: _Import, path: Path, name: str) -> AnswerSet:
     told = (record.get("model_id") for _, record in records.values())
     model = next((text for text in told if isinstance(text, str) and is_name_of(name, text)), name)
     units: list[Unit] = []
-    for number, record in records.values():
+    for question in sorted(records, key=by_number):
+        number, record = records[question]
         try:
             found = answer_turns(record, model, run.run_id)
         except ValueError as error:
@@ -283,7 +257,7 @@ def _evaluations(
         )
 
     rated = {model for model, _ in singles}
-    rows = [row(model, "", "answers", (), None) for model in answers if model not in rated]
+    rows = [row(model, "", _ANSWERS_ONLY, (), None) for model in answers if model not in rated]
     for (one, two, judge), ids in pairs.items():
         rows.append(row(one, judge, "pairwise-all", ids, two))
     for (one, two, judge), ids in pairs.items():

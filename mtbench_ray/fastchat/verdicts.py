@@ -105,7 +105,7 @@ def pair_judgments(
     )
     games = []
     for order in GAMES:
-        winner = record.get(f"g{order}_winner")
+        winner = _label(record, f"g{order}_winner")
         if winner != FAILED_WINNER and winner not in _LABELS[order]:
             raise ValueError(f"g{order}_winner is not a winner")
         label = _LABELS[order].get(winner)
@@ -229,10 +229,11 @@ def _text(record: Mapping[str, Any], name: str) -> str:
 
 def _whole(record: Mapping[str, Any], name: str, default: int) -> int:
     value = record.get(name, default)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or value != int(value) or value < default:
-        raise ValueError(f"{name} is not a number from {default} on")
-    return int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < default:
+        raise ValueError(f"{name} is not a whole number from {default} on")
+    return value
 
 
 def _extra(record: Mapping[str, Any], known: Sequence[str]) -> str:
