@@ -19,16 +19,19 @@ _TRACKER = "multiprocessing.resource_tracker"
 
 @dataclass
 class Children:
-    """Child processes that come up after this is made, with all their descendants."""
+    """The processes of an engine: those that come up between making this and :meth:`claim`."""
 
     _before: set[int] = field(default_factory=lambda: {p.pid for p in _descendants()})
     _known: dict[int, psutil.Process] = field(default_factory=dict)
 
-    def look(self) -> list[psutil.Process]:
-        """Those alive now. Ones seen once stay known even where their parent is gone."""
+    def claim(self) -> None:
+        """Take in what came up since; a process seen once stays known when its parent is gone."""
         for process in _descendants():
             if process.pid not in self._before and not _is_tracker(process):
                 self._known.setdefault(process.pid, process)
+
+    def look(self) -> list[psutil.Process]:
+        """Those alive now, with the children that they have now."""
         for process in list(self._known.values()):
             for child in _descendants(process):
                 self._known.setdefault(child.pid, child)

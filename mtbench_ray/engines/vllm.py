@@ -31,6 +31,8 @@ from mtbench_ray.schema import Message, canonical
 
 _STOP_S = 20.0
 """Patience with an engine that is asked to end, before its processes are killed."""
+_ABANDON_S = 60.0
+"""Patience with a start that was given up, until its thread has noticed."""
 _HOPELESS = ("ValueError", "ValidationError", "NotImplementedError", "KeyError", "AssertionError")
 """Errors of a start that the same settings would meet again."""
 
@@ -105,22 +107,20 @@ class VllmEngine:
         try:
             llm = await asyncio.wait_for(asyncio.shield(starting), config.start_timeout_s)
         except BaseException as error:
-            # Its children first: the thread that builds it then sees them gone and ends too.
-            await asyncio.to_thread(children.end)
-            starting.add_done_callback(_discard)
+            await _abandon(starting, children)
             if isinstance(error, TimeoutError):
                 waited = time.monotonic() - began
                 raise EngineFault(f"not up after {waited:.0f} s (engine.start_timeout_s)") from None
             if isinstance(error, Exception):
                 raise _start_fault(error, output) from error
             raise
-        children.look()
+        children.claim()
         core = _Core(
             llm=llm,
             source=source,
             config=config,
             children=children,
-            output=output,
+            output=Output(),
             watch=Watch(config.stall_s),
             window=int(llm.model_config.max_model_len),
             largest_rank=int(arguments.get("max_lora_rank", 0)),
@@ -227,9 +227,18 @@ def _build(arguments: dict[str, Any]) -> Any:
     return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
 
 
-def _discard(starting: asyncio.Future[Any]) -> None:
-    """An engine that came up after all, too late."""
-    if not starting.cancelled() and starting.exception() is None:
+async def _abandon(starting: asyncio.Future[Any], children: Children) -> None:
+    """End a start, whatever it has come to: no process of it is left, nor comes up later."""
+    end = time.monotonic() + _ABANDON_S
+    while True:
+        done = starting.done()
+        children.claim()
+        # The thread that starts the engine cannot be stopped, but it ends when its children do.
+        await asyncio.to_thread(children.end)
+        if done or time.monotonic() > end:
+            break
+        await asyncio.sleep(0.2)
+    if starting.done() and not starting.cancelled() and starting.exception() is None:
         starting.result().shutdown()
 
 
