@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import filelock
@@ -60,7 +61,8 @@ class WorkspaceLock:
 
     def release(self) -> None:
         """Let the next one in."""
-        self._note.unlink(missing_ok=True)
+        with suppress(OSError):  # The note may stay; the next owner overwrites it.
+            self._note.unlink(missing_ok=True)
         self._lock.release()
 
     def _held(self, root: Path) -> str:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import secrets as random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -44,6 +44,9 @@ from mtbench_ray.schema import (
 )
 
 _REMOTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+_SHOWN = 20
+"""Warnings of reading that are logged; a file full of junk has one for each line."""
 
 _FILES: dict[type[Any], str] = {Turn: "answers.jsonl", Judgment: "judgments.jsonl"}
 
@@ -143,14 +146,6 @@ class Workspace:
             row = decode(type(row), json.loads(clean))
         self._journal(type(row)).append(clean)
         self._count(row)
-
-    def all_turns(self) -> Iterator[Turn]:
-        """Every turn row ever written, in file order, from disk."""
-        return self._rows(Turn, lambda problem: None)
-
-    def all_judgments(self) -> Iterator[Judgment]:
-        """Every judgment ever written, in file order, from disk."""
-        return self._rows(Judgment, lambda problem: None)
 
     def start_over(self, command: Sequence[str]) -> str:
         """Choose a new salt (``fresh=true``): earlier rows stay, and are not found any more.
@@ -273,16 +268,16 @@ class Workspace:
         self.close()
 
     def _load(self) -> None:
-        for turn in self._rows(Turn, self._problem):
+        for turn in self._rows(Turn):
             self._count(turn)
-        for judgment in self._rows(Judgment, self._problem):
+        for judgment in self._rows(Judgment):
             self._count(judgment)
         for record in self.run_records():
             self.salt = record.salt
 
-    def _rows(self, cls: type[_Row], problem: Callable[[str], None]) -> Iterator[_Row]:
+    def _rows(self, cls: type[_Row]) -> Iterator[_Row]:
         path = self.root / _FILES[cls]
-        return read_rows(path, cls, problem) if path.exists() else iter(())
+        return read_rows(path, cls, self._problem) if path.exists() else iter(())
 
     def _count(self, row: Turn | Judgment) -> None:
         """Let ``row`` count unless it is a failure and a good row is there."""
@@ -300,7 +295,10 @@ class Workspace:
 
     def _problem(self, message: str) -> None:
         self.problems.append(message)
-        warn(message)
+        if len(self.problems) < _SHOWN:
+            warn(message)
+        elif len(self.problems) == _SHOWN:
+            warn(f"{message}; more like this is not shown")
 
 
 def _good(row: Turn | Judgment | None) -> bool:

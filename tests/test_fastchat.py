@@ -216,6 +216,20 @@ def test_damaged_files_give_what_is_whole(tmp_path: Path) -> None:
         assert line in report.text()
 
 
+def test_what_the_report_prints_is_short_and_harmless(tmp_path: Path) -> None:
+    label = "\x1b[2Jevil\ud835\u2028"
+    records = [rating(81, 1, 8, model=label), rating(81, 1, 8, model=label)]
+    path = write(tmp_path / "model_judgment" / "gpt_single.jsonl", records)
+    with path.open("a") as file:
+        file.write("junk\n" * 500)
+    with Workspace.open(tmp_path / "w", write=True) as workspace:
+        text = import_fastchat(tmp_path, workspace).text()
+    assert "\\x1b[2Jevil\\ud835\\u2028, judge gpt" in text
+    assert text.replace("\n", "").isprintable()
+    assert len(text.split("\n")) < 30
+    assert "more lines like these" in text
+
+
 def test_importing_again_adds_nothing(tmp_path: Path) -> None:
     write(tmp_path / "model_answer" / "m.jsonl", [answer(81, "$ERROR$", "b")])
     write(tmp_path / "model_judgment" / "gpt_single.jsonl", [rating(81, 1, 8)] * 3)
@@ -226,7 +240,7 @@ def test_importing_again_adds_nothing(tmp_path: Path) -> None:
         assert (first.new_turns, first.new_judgments) == (2, 3 + 4)
         assert (again.new_turns, again.new_judgments) == (0, 0)
         assert again.evaluations == first.evaluations
-        assert len(list(workspace.all_judgments())) == 7
+    assert len((tmp_path / "w" / "judgments.jsonl").read_text().splitlines()) == 7
 
 
 @pytest.mark.parametrize("label", ["plain-7B", "org/model-7b", "a:b", "..", "Step", "con", "é"])
@@ -747,3 +761,25 @@ def test_the_oracle_scores(tmp_path: Path, parity: str) -> None:
                 if each["model"] == row.model:
                     mean = found["category", each["category"]].mean
                     assert mean == pytest.approx(float(each["average"]), abs=1e-9)
+
+
+@pytest.mark.parametrize("parity", ["safe", "fastchat"])
+@pytest.mark.parametrize("baseline", ["", "gpt-3.5-turbo"])
+def test_the_oracle_votes(tmp_path: Path, parity: str, baseline: str) -> None:
+    rows = table(SHARED / "oracle/expected_pair.csv")
+    mode = "pairwise-baseline" if baseline else "pairwise-all"
+    expected = {
+        row["model"]: row
+        for row in rows
+        if (row["dataset"], row["baseline"]) == ("lmsys_gpt4_pair", baseline)
+    }
+    votes = SHARED / "oracle/lmsys_gpt4_pair_votes_fastchat.jsonl"
+    with Workspace.open(tmp_path / "w", write=True) as workspace:
+        evaluations = import_fastchat(votes, workspace, baseline=baseline).evaluations
+        chosen = [row for row in evaluations if row.mode == mode]
+        games = [game for row in chosen for game in imported_outcomes(workspace, row, parity)]
+    found = {counts.model: counts for counts in tally(games, mode, parity)}
+    assert set(found) == set(expected)
+    for model, counts in found.items():
+        for name in ("win", "loss", "tie", "n"):
+            assert getattr(counts, name) == int(expected[model][name])

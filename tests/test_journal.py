@@ -5,7 +5,6 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -150,18 +149,6 @@ def test_eight_writers_of_one_file_do_not_mix_lines(tmp_path: Path) -> None:
     assert sorted((row["writer"], row["row"]) for row in rows) == [
         (writer, row) for writer in range(8) for row in range(200)
     ]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 64 kB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("needs the right to mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def fill(journal: Journal, row: str) -> None:

@@ -1,4 +1,5 @@
 import json
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,17 @@ def test_rows_of_a_newer_version_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="newer version") as caught:
             list(read_rows(tmp_path / name, Turn))
         assert "Upgrade" in caught.value.hint
+
+
+def test_a_full_disk_leaves_the_old_table(small_disk: Path) -> None:
+    path = small_disk / "t.parquet"
+    write_table(path, Turn, [turn()])
+    noise = [turn(content=secrets.token_hex(2000), answer_id=str(n)) for n in range(100)]
+    with pytest.raises(UserError, match="No space left") as caught:
+        write_table(path, Turn, noise)
+    assert "Free some space" in caught.value.hint
+    assert list(read_rows(path, Turn)) == [turn()]
+    assert [entry.name for entry in small_disk.iterdir()] == ["t.parquet"]
 
 
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.errors import UserError
+from mtbench_ray.parquet import read_rows
 from mtbench_ray.runs import RunRecord
 from mtbench_ray.schema import (
     AnswerSet,
@@ -75,7 +76,7 @@ def test_the_newest_good_turn_counts(tmp_path: Path, statuses: list[str], counts
         assert workspace.turns["a", 1] == rows[counts]
     with Workspace.open(tmp_path, write=False) as workspace:
         assert workspace.turns["a", 1] == rows[counts]
-        assert list(workspace.all_turns()) == rows
+        assert list(read_rows(tmp_path / "answers.jsonl", Turn)) == rows
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_the_newest_good_judgment_counts(tmp_path: Path, statuses: list[str], co
             workspace.append(row)
     with Workspace.open(tmp_path, write=False) as workspace:
         assert dict(workspace.judgments) == {"j": rows[counts]}
-        assert list(workspace.all_judgments()) == rows
+        assert list(read_rows(tmp_path / "judgments.jsonl", Judgment)) == rows
 
 
 def test_newest_is_file_order_when_the_clock_goes_back(
@@ -122,6 +123,15 @@ def test_a_torn_tail_is_cut_back_with_one_warning(tmp_path: Path) -> None:
         assert len(workspace.problems) == 1
         assert f"{path}:2:" in workspace.problems[0]
     assert path.read_bytes() == whole
+
+
+def test_a_file_of_junk_does_not_flood_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "answers.jsonl").write_text("junk\n" * 500)
+    with Workspace.open(tmp_path, write=False) as workspace:
+        assert len(workspace.problems) == 500
+    assert len(caplog.records) == 20
 
 
 def test_opening_with_nothing_to_do_leaves_the_bytes(tmp_path: Path) -> None:
@@ -183,6 +193,29 @@ def test_an_unwritable_folder_is_refused(tmp_path: Path) -> None:
     finally:
         if os.geteuid() == 0:
             subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(workspace: Workspace) -> None:
+    for n in range(100):
+        workspace.append(turn(content="x" * 3000, answer_id=str(n)))
+
+
+def test_a_full_disk_loses_no_row(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * 20_000)
+    with Workspace.open(small_disk / "w", write=True) as workspace:
+        with pytest.raises(UserError, match="No space left") as caught:
+            fill(workspace)
+        assert "Free some space" in caught.value.hint
+        counted = dict(workspace.turns)
+        with pytest.raises(UserError, match="No space left"):
+            workspace.write_text("summary.json", "x" * 30_000)
+    assert counted
+    ballast.unlink()
+    with Workspace.open(small_disk / "w", write=True) as workspace:
+        assert dict(workspace.turns) == counted
+        assert workspace.problems == []
+        workspace.append(turn(answer_id="new"))
 
 
 def test_run_records_come_back_equal_and_foreign_ones_are_left_out(tmp_path: Path) -> None:
@@ -281,8 +314,8 @@ def test_kill_of_the_writer_loses_nothing_and_doubles_nothing(tmp_path: Path) ->
         output = process.stdout.read().split()
         process.wait()
         told = max(told, *(int(n) for n in output), 0)
-    with Workspace.open(tmp_path, write=True) as workspace:
-        counted = Counter(row.answer_id for row in workspace.all_turns())
+    Workspace.open(tmp_path, write=True).close()
+    counted = Counter(row.answer_id for row in read_rows(tmp_path / "answers.jsonl", Turn))
     assert set(counted.values()) == {1}
     assert len(counted) in (told + 1, told + 2)
     assert set(counted) == {str(n) for n in range(len(counted))}

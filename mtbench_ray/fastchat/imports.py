@@ -33,6 +33,7 @@ from mtbench_ray.store import Workspace
 
 _BENCHMARK = "mt_bench"
 _ANSWERS_ONLY = "answers"  # the mode of an evaluation that nobody judges
+_SHOWN = 20  # notes; what matters to the scores comes last
 _FIRST_ID = 81
 _PER_CATEGORY = 10
 
@@ -57,16 +58,17 @@ class ImportReport:
     notes: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """Some lines for the user."""
+        """Some lines for the user, safe to print."""
         models = {row.model for row in self.evaluations}
         models |= {row.baseline for row in self.evaluations if row.baseline}
-        return "\n".join(
-            [
-                f"{self.folder}: {len(models)} models, {self.turns} answered turns "
-                f"({self.new_turns} new), {self.judgments} judgments ({self.new_judgments} new)",
-                *self.notes,
-            ]
-        )
+        lines = [
+            f"{self.folder}: {len(models)} models, {self.turns} answered turns "
+            f"({self.new_turns} new), {self.judgments} judgments ({self.new_judgments} new)",
+            *self.notes[-_SHOWN:],
+        ]
+        if len(self.notes) > _SHOWN:
+            lines.append(f"and {len(self.notes) - _SHOWN} more lines like these, in runs/")
+        return "\n".join(map(_printable, lines))
 
 
 @dataclass
@@ -137,7 +139,9 @@ def import_fastchat(
     for path in judgment_files:
         _read_judgments(run, path, singles, pairs)
     if not report.turns and not report.judgments:
-        raise UserError(f"{folder} holds no row of FastChat's", "; ".join(report.notes))
+        raise UserError(
+            f"{folder} holds no row of FastChat's", _printable("; ".join(report.notes[:3]))
+        )
     report.evaluations = _evaluations(run.data, answers, singles, pairs, baseline)
     report.notes += _coverage(workspace, report.evaluations)
     record.evaluations = report.evaluations
@@ -296,3 +300,10 @@ def _coverage(workspace: Workspace, evaluations: Sequence[Evaluation]) -> list[s
                 "judgment in the files"
             )
     return notes
+
+
+def _printable(text: str) -> str:
+    """With escapes for what a terminal would act on or cannot show."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
