@@ -160,8 +160,12 @@ def load_data(config: RunConfig) -> BenchmarkData:
         texts["judge_prompts"] = builtin_prompts(builtin)
         files["judge_prompts"] = f"{builtin} (built in)"
     name = builtin or ("fastchat" if not own["judge_prompts"] else Path(own["judge_prompts"]).stem)
-    load_prompts(name, texts["judge_prompts"] or "")
-    questions = benchmark.read(texts["questions"] or "", texts["references"], files)
+    source = own["judge_prompts"] or name
+    prompt_set = load_prompts(source, texts["judge_prompts"] or "")
+    if config.judge.kind != "none" and config.stage != "answers":
+        prompt_set.require(get_mode(config.mode).family)
+    paths = {part: typed or part for part, typed in own.items()}
+    questions = benchmark.read(texts["questions"] or "", texts["references"], paths)
     return BenchmarkData(benchmark.name, questions, name, texts["judge_prompts"] or "", files)
 
 
@@ -216,7 +220,7 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
     for config in settled:
         source = canonical(
             [config.benchmark.name, config.question_path, config.reference_path,
-             config.judge_prompt_path, config.judge.prompts]
+             config.judge_prompt_path, config.judge.prompts, config.judge.kind, config.mode]
         )  # fmt: skip
         if source not in data:
             loaded = load_data(config)
@@ -333,7 +337,6 @@ def _judge_settings(job: Job) -> str:
 def _opponents(job: Job, jobs: Sequence[Job], workspace: Workspace) -> list[AnswerSet | None]:
     if not job.judged or job.config.mode == "single":
         return [None]
-    get_mode(job.config.mode)
     same = [
         other
         for other in jobs

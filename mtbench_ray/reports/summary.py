@@ -31,6 +31,9 @@ Summary = dict[str, Any]
 
 def key(row: Evaluation) -> tuple[str, str, str, str | None]:
     """What makes two evaluations the same row of the table: the newer one then counts."""
+    if row.mode == "pairwise-all":
+        first, second = sorted((row.model, row.baseline or ""))
+        return first, row.judge, row.mode, second
     return row.model, row.judge, row.mode, row.baseline
 
 
