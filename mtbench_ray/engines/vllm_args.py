@@ -55,11 +55,19 @@ def engine_arguments(
         window: Context window of the model, None where unknown.
 
     Raises:
-        UserError: An argument of ``engine.args`` does not exist, or the memory limit cannot work.
+        UserError: An argument of ``engine.args`` does not exist, the memory limit cannot work, or
+            there are fewer GPUs than asked for.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     gpu = on_gpu()
+    cards = config.tensor_parallel * config.pipeline_parallel
+    if gpu and cards > (have := _visible_gpus()):
+        raise UserError(
+            f"one engine needs {cards} GPUs (engine.tensor_parallel={config.tensor_parallel} x "
+            f"engine.pipeline_parallel={config.pipeline_parallel}), this actor has {have}",
+            "lower them, or use a machine with more GPUs: an engine stays on one machine",
+        )
     arguments: dict[str, Any] = {
         "model": source.path,
         "revision": source.revision,
@@ -81,7 +89,7 @@ def engine_arguments(
     length = config.max_model_len or (min(window, LARGEST_WINDOW) if window else None)
     if length:
         arguments["max_model_len"] = length
-    if config.tensor_parallel * config.pipeline_parallel > 1:
+    if cards > 1:
         # In a Ray actor vLLM may choose Ray by itself and wait for GPUs that the actor holds.
         arguments["distributed_executor_backend"] = "mp"
     if gpu:
@@ -116,6 +124,12 @@ def adapter_rank(model: ModelConfig) -> int:
         raise UserError(f"model {model.label}: its adapter is not a LoRA adapter")
     ranks = [config["r"], *(config.get("rank_pattern") or {}).values()]
     return max(int(rank) for rank in ranks)
+
+
+def _visible_gpus() -> int:
+    import torch
+
+    return int(torch.cuda.device_count())
 
 
 def _utilisation(config: EngineConfig) -> float:

@@ -1,0 +1,137 @@
+"""Settings as vLLM arguments; imports vllm, starts no engine."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mtbench_ray.config import EngineConfig, ModelConfig
+from mtbench_ray.engines import vllm_args
+from mtbench_ray.engines.checkpoint import Source
+from mtbench_ray.errors import UserError
+
+pytest.importorskip("vllm")
+MODEL = ModelConfig(path="org/model")
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A machine with so many 24 GiB cards."""
+
+    def have(count: int) -> None:
+        monkeypatch.setattr(vllm_args, "on_gpu", lambda: count > 0)
+        monkeypatch.setattr(vllm_args, "_visible_gpus", lambda: count)
+        monkeypatch.setattr(
+            "vllm.platforms.current_platform.get_device_total_memory", lambda: 24 * 2**30
+        )
+
+    return have
+
+
+def arguments(window: int | None = 32768, **engine: Any) -> dict[str, Any]:
+    source = Source("org/model", "c0ffee", Path("."))
+    return vllm_args.engine_arguments(MODEL, EngineConfig(**engine), source, window)
+
+
+def test_defaults_leave_nothing_to_the_model_folder(gpus: Any) -> None:
+    gpus(1)
+    args = arguments()
+    assert (args["model"], args["revision"]) == ("org/model", "c0ffee")
+    assert args["generation_config"] == "vllm"
+    assert args["enable_prefix_caching"] is True
+    assert args["trust_remote_code"] is False
+    assert args["max_model_len"] == vllm_args.LARGEST_WINDOW
+    assert "distributed_executor_backend" not in args
+
+
+@pytest.mark.parametrize(
+    ("window", "setting", "expected"), [(2048, None, 2048), (2048, 512, 512), (None, None, None)]
+)
+def test_window(window: int | None, setting: int | None, expected: int | None, gpus: Any) -> None:
+    gpus(1)
+    assert arguments(window, max_model_len=setting).get("max_model_len") == expected
+
+
+def test_eager_only_without_a_gpu_unless_set(gpus: Any) -> None:
+    gpus(0)
+    assert arguments()["enforce_eager"] is True
+    assert "gpu_memory_utilization" not in arguments()
+    gpus(1)
+    assert arguments()["enforce_eager"] is False
+    assert arguments(enforce_eager=True)["enforce_eager"] is True
+
+
+@pytest.mark.parametrize(("sequences", "captured"), [(96, 96), (320, 320), (3, 8)])
+def test_graphs_cover_what_runs_at_once(sequences: int, captured: int, gpus: Any) -> None:
+    gpus(1)
+    assert arguments(max_num_seqs=sequences)["max_cudagraph_capture_size"] == captured
+
+
+def test_memory_limit_is_a_share_of_the_card_that_is_there(gpus: Any) -> None:
+    gpus(1)
+    assert arguments()["gpu_memory_utilization"] == 0.9
+    assert arguments(memory_limit_gb=6)["gpu_memory_utilization"] == 0.25
+    with pytest.raises(UserError, match=r"48 is more than the card's 24\.0"):
+        arguments(memory_limit_gb=48)
+
+
+def test_more_gpus_than_there_are(gpus: Any) -> None:
+    """F62: need and have, at once."""
+    gpus(1)
+    with pytest.raises(UserError, match=r"needs 4 GPUs .* has 1"):
+        arguments(tensor_parallel=2, pipeline_parallel=2)
+    gpus(2)
+    args = arguments(tensor_parallel=2)
+    assert (args["tensor_parallel_size"], args["distributed_executor_backend"]) == (2, "mp")
+
+
+def test_users_arguments_come_last_and_must_exist(gpus: Any) -> None:
+    gpus(1)
+    assert arguments(args={"seed": 3})["seed"] == 3
+    with pytest.raises(UserError, match="did you mean max_num_seqs"):
+        arguments(args={"max_num_seq": 3})
+
+
+def test_adapter_rank_is_rounded_up_to_what_vllm_takes(gpus: Any, tmp_path: Path) -> None:
+    gpus(1)
+    config = tmp_path / "adapter_config.json"
+    config.write_text('{"peft_type": "LORA", "r": 4, "rank_pattern": {"q_proj": 12}}')
+    model = ModelConfig(path="org/model", adapter=str(tmp_path))
+    args = vllm_args.engine_arguments(
+        model, EngineConfig(), Source("org/model", None, tmp_path), 2048
+    )
+    assert (args["enable_lora"], args["max_lora_rank"]) == (True, 16)
+    config.write_text('{"peft_type": "PREFIX_TUNING"}')
+    with pytest.raises(UserError, match="not a LoRA adapter"):
+        vllm_args.adapter_rank(model)
+
+
+def test_environment_gives_threads_back_that_ray_took(
+    gpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(0)
+    monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]})
+    vllm_args.set_environment(EngineConfig(cpu_threads=3, cpu_kv_cache_gb=1.4))
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert os.environ["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+
+
+def test_memory_in_use_is_of_the_cards_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = types.ModuleType("pynvml")
+    driver.nvmlInit = lambda: None  # type: ignore[attr-defined]
+    driver.nvmlDeviceGetHandleByIndex = lambda index: index  # type: ignore[attr-defined]
+    driver.nvmlDeviceGetMemoryInfo = lambda index: types.SimpleNamespace(  # type: ignore[attr-defined]
+        used=(index + 1) * 2**30
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    assert vllm_args.gpu_memory_gb(1) == 3.0
+    assert vllm_args.gpu_memory_gb(2) == 7.0
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert vllm_args.gpu_memory_gb(1) is None
