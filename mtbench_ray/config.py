@@ -117,7 +117,7 @@ class EndpointConfig:
     """Rate limit of the service; null is no limit."""
     tokens_per_minute: float | None = None
     """Limit on prompt plus completion tokens."""
-    concurrency: int = 64
+    concurrency: int = 128
     """Calls in flight at most."""
     timeout_s: float = 120.0
     """Seconds until one call is given up."""

@@ -220,7 +220,9 @@ class StubServer:
     async def _reply(self, body: dict[str, Any], prompt: str, digest: str) -> web.Response:
         script, number = self.script, int(digest[:8], 16)
         cap = body.get("max_tokens") or body.get("max_completion_tokens") or 10_000
-        count = 10 + number % 90
+        # Lengths like MT-bench's answers: 330 tokens in the median, some over a thousand.
+        length = int(random.Random(number).lognormvariate(5.8, 0.7))
+        count = max(8, length) if script.kind == "answer" else 10 + number % 90
         words = [WORDS[(number + i * i) % len(WORDS)] for i in range(count)]
         if script.kind == "judge":
             # A pairwise prompt names the three verdicts that it allows.
