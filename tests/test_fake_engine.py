@@ -53,8 +53,8 @@ def test_time_follows_tokens() -> None:
     replies = {1: ["w " * 49 + "w", "w"]}
     shard = make_shard([1], fake_faults={"replies": replies}, fake_seconds_per_token=0.01)
     rows = rows_of(run_shard(shard))
-    assert 0.5 <= rows["answer-1-0", 1].latency_s < 0.8
-    assert rows["answer-1-0", 2].latency_s < 0.2
+    assert 0.5 <= rows["answer-1-0", 1].latency_s < 2
+    assert rows["answer-1-0", 2].latency_s < 0.5
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,9 @@ class EndpointEngine:
 
     async def adopt(self, model: ModelConfig) -> Engine | None:
         """Another model of the same endpoint, under the same limits."""
-        engine = EndpointEngine(model, self._config, self._limiter)
+        # Limiters of a whole cluster are told apart by model; a run's own one is for all.
+        shared = self._limiter if self._config.limit_scope == "run" else None
+        engine = EndpointEngine(model, self._config, shared)
         await self._client.close()
         return engine
 

@@ -58,7 +58,8 @@ class ChatTemplate:
         tokenizer: The transformers tokenizer.
         source: Jinja text of the template.
         options: Passed to the template: ``enable_thinking`` where thinking is set.
-        own: The template came with the tokenizer.
+        begin: Begin token to put before what a shipped template renders; it cannot know whether
+            this tokenizer wants one. None for others: they say all that is to be said.
         merges_system: The template refuses or drops the system role.
         stop_ids: End tokens: of generation_config (of config where there is none), of the
             tokenizer and the user's own. No other token of the template ends a turn.
@@ -70,7 +71,7 @@ class ChatTemplate:
     tokenizer: Any
     source: str
     options: dict[str, bool]
-    own: bool
+    begin: int | None
     merges_system: bool
     stop_ids: tuple[int, ...]
     stop: tuple[str, ...]
@@ -93,11 +94,8 @@ class ChatTemplate:
         if merged:
             messages = merge_system(messages)
         ids = list(_apply(self.tokenizer, self.source, messages, self.options, tokenize=True))
-        begin = _begin_token(self.tokenizer)
-        # A shipped template cannot know whether this tokenizer wants a begin token; the
-        # checkpoint's own or the user's says all that is to be said.
-        if not self.own and begin is not None and ids[:1] != [begin] and self._shipped():
-            ids.insert(0, begin)
+        if self.begin is not None and ids[:1] != [self.begin]:
+            ids.insert(0, self.begin)
         return Rendered(tuple(ids), merged)
 
     def text(self, ids: Sequence[int]) -> str:
@@ -128,9 +126,6 @@ class ChatTemplate:
         found = (self.tokenizer.convert_tokens_to_ids(tag) for tag in tags if tag)
         return {i for i in found if i is not None and i != self.tokenizer.unk_token_id}
 
-    def _shipped(self) -> bool:
-        return any(self.source == f.read_text("utf-8") for f in SHIPPED.glob("*.jinja"))
-
 
 def load_template(
     model: ModelConfig, *, trust_remote_code: bool = False, source: Source | None = None
@@ -144,7 +139,7 @@ def load_template(
     source = source or locate(model)
     adapter = adapter_folder(model)
     tokenizer = _tokenizer(model, source, adapter, trust_remote_code)
-    text, own = _template_text(model, tokenizer)
+    text, shipped = _template_text(model, tokenizer)
     options = _options(model, text)
     stop = _declared_stop(text)
     prompt, merges = _probe(model, tokenizer, text, options)
@@ -154,7 +149,7 @@ def load_template(
         tokenizer=tokenizer,
         source=text,
         options=options,
-        own=own,
+        begin=_begin_token(tokenizer) if shipped else None,
         merges_system=merges,
         stop_ids=_stop_ids(model, tokenizer, config, source.folder),
         stop=stop,
@@ -204,10 +199,12 @@ def _tokenizer(
 
 
 def _template_text(model: ModelConfig, tokenizer: Any) -> tuple[str, bool]:
+    """The template, and whether it is one of those shipped here."""
     if model.chat_template:
-        return template_file(model.chat_template).read_text("utf-8"), False
+        path = template_file(model.chat_template)
+        return path.read_text("utf-8"), path.parent == SHIPPED
     try:
-        return str(tokenizer.get_chat_template()), True
+        return str(tokenizer.get_chat_template()), False
     except ValueError:
         names = ", ".join(sorted(f.stem for f in SHIPPED.glob("*.jinja")))
         raise UserError(

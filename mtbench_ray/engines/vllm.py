@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +51,7 @@ class _Core:
     window: int
     largest_rank: int
     adapters: dict[str, int] = field(default_factory=dict)
+    requests: Iterator[int] = field(default_factory=itertools.count)
 
     def lora(self, model: ModelConfig) -> Any:
         """The request for a model's adapter, None where it has none."""
@@ -148,7 +150,9 @@ class VllmEngine:
         }
         if stop:
             used["stop"] = list(stop)
-        ids, finish = await self._core.watch.guard(self._tokens(rendered.ids, used, request_id))
+        # An aborted request of the same name may still be in the engine.
+        name = f"{request_id}|{next(self._core.requests)}"
+        ids, finish = await self._core.watch.guard(self._tokens(rendered.ids, used, name))
         if rendered.merged:
             used["system_merged"] = True
         return Generation(
@@ -246,5 +250,7 @@ def _start_fault(error: Exception, output: Output) -> Exception:
     if isinstance(error, UserError):
         return error
     words = output.last_error() or " ".join(f"{type(error).__name__}: {error}".split())[:500]
-    fatal = words.split(":")[0] in _HOPELESS or type(error).__name__ in _HOPELESS
+    hopeless = words.split(":")[0] in _HOPELESS or type(error).__name__ in _HOPELESS
+    # Memory may still be held by what ran before.
+    fatal = hopeless and "memory" not in words.lower()
     return EngineFault(words, fatal=fatal)
