@@ -2,7 +2,7 @@
 
 A journal has one writer. Each row is one ``write`` of a whole line, so a killed process leaves at
 most one torn line, at the end; opening the file for append cuts it back. Rows reach the operating
-system at once and the disk within a second (``fsync``).
+system at once, and the disk (``fsync``) once a second while rows come and when the file closes.
 """
 
 from __future__ import annotations

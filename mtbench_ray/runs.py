@@ -91,6 +91,8 @@ def parse_record(text: str) -> RunRecord:
     if not isinstance(data, dict) or not RUN_ID.fullmatch(str(data.get("run_id"))):
         raise ValueError("not a run record")
     record = decode(RunRecord, data)
+    if not isinstance(record.number, int) or not isinstance(record.salt, str):
+        raise ValueError("not a run record")
     record.evaluations = [_nested(Evaluation, item) for item in record.evaluations]
     record.events = [_nested(EngineEvent, item) for item in record.events]
     return record

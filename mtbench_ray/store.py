@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.errors import UserError
-from mtbench_ray.journal import Journal, replacing, warn, well_formed
+from mtbench_ray.journal import Journal, disk_error, replacing, warn, well_formed
 from mtbench_ray.lock import WorkspaceLock
 from mtbench_ray.parquet import read_rows, write_table
 from mtbench_ray.redact import redactor
@@ -71,6 +71,8 @@ class Workspace:
         self.problems: list[str] = []
         self.scrub = redactor(secrets)
         self._fresh = False
+        self._unsaved: dict[str, BenchmarkData] = {}
+        self._told: set[str] = set()
         self._turns: dict[tuple[str, int], Turn] = {}
         self._judgments: dict[str, Judgment] = {}
         self._journals: dict[type[Any], Journal] = {}
@@ -198,15 +200,23 @@ class Workspace:
     def timeline(self, run_id: str) -> Timeline:
         """The event log of a run."""
         path = self.root / "runs" / check_run_id(run_id) / "timeline.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_error(path, error) from None
         return Timeline(path, self.scrub)
 
     def save_data(self, data: BenchmarkData) -> str:
-        """Keep a benchmark snapshot; returns its name, the hash of its text."""
-        text = json.dumps(asdict(data), ensure_ascii=True, indent=1) + "\n"
+        """Keep a benchmark snapshot; returns its name, the hash of its text.
+
+        A workspace that is open for reading keeps it in memory only (a plan leaves no file).
+        """
+        text = self.scrub(json.dumps(asdict(data), ensure_ascii=True, indent=1)) + "\n"
         name = text_hash(text)
         path = Path("data") / f"{name}.json"
-        if not (self.root / path).exists():
+        if self._lock is None:
+            self._unsaved[name] = data
+        elif not (self.root / path).exists():
             self.write_text(path, text)
         return name
 
@@ -216,6 +226,8 @@ class Workspace:
         Raises:
             UserError: It is missing, or not what was saved.
         """
+        if name in self._unsaved:
+            return self._unsaved[name]
         path = self.root / "data" / f"{name}.json"
         hint = "Copy the whole workspace folder, data/ too, or run again."
         if not re.fullmatch(r"[0-9a-f]{32}", name) or not path.is_file():
@@ -223,9 +235,12 @@ class Workspace:
         text = path.read_bytes().decode("utf-8", "replace")
         if text_hash(text) != name:
             raise UserError(f"{path} was changed after it was saved", hint)
-        fields = json.loads(text)
-        questions = tuple(decode(Question, item) for item in fields.pop("questions"))
-        return BenchmarkData(questions=questions, **fields)
+        try:
+            fields = json.loads(text)
+            questions = tuple(decode(Question, item) for item in fields.pop("questions"))
+            return BenchmarkData(questions=questions, **fields)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UserError(f"{path} is not benchmark data: {error}", hint) from None
 
     def write_text(self, relative: Path | str, text: str) -> Path:
         """Write a file of the workspace whole or not at all, without any secret.
@@ -294,6 +309,9 @@ class Workspace:
         return self._journals[cls]
 
     def _problem(self, message: str) -> None:
+        if message in self._told:
+            return
+        self._told.add(message)
         self.problems.append(message)
         if len(self.problems) < _SHOWN:
             warn(message)

@@ -223,15 +223,17 @@ def test_run_records_come_back_equal_and_foreign_ones_are_left_out(tmp_path: Pat
         record = workspace.new_run({"judge": {"api_key_env": "KEY"}}, [evaluation()], ["run"])
         record.events.append(EngineEvent("start", "org/m", "0", 1.5))
         workspace.save_run(record)
-        for name, text in {
+        junk = {
             "torn": '{"run_id": "2',
             "list": "[]",
             "other": '{"run_id": "x"}',
-        }.items():
+            "odd": f'{{"run_id": "{record.run_id}", "number": "9", "started": 0}}',
+        }
+        for name, text in junk.items():
             workspace.write_text(f"runs/{name}/record.json", text)
         assert workspace.run_records() == [record]
-        assert len(workspace.problems) == 3
         assert workspace.new_run({}, [], []).number == 2
+        assert len(workspace.problems) == 4
 
 
 def test_fresh_runs_change_the_salt_and_go_on_after_a_kill(tmp_path: Path) -> None:
@@ -281,6 +283,19 @@ def test_snapshots_come_back_equal_or_not_at_all(tmp_path: Path) -> None:
         for bad in (name, "0" * 32, "../answers"):
             with pytest.raises(UserError):
                 workspace.load_data(bad)
+
+
+def test_a_plan_writes_no_snapshot(tmp_path: Path) -> None:
+    data = BenchmarkData("mt_bench", (), "fastchat", "", {})
+    with Workspace.open(tmp_path, write=False) as workspace:
+        assert workspace.load_data(workspace.save_data(data)) == data
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_snapshot_with_a_secret_is_found_again(tmp_path: Path) -> None:
+    data = BenchmarkData("mt_bench", (), "fastchat", "say sk-planted-0123", {})
+    with Workspace.open(tmp_path, write=True, secrets=["sk-planted-0123"]) as workspace:
+        assert workspace.load_data(workspace.save_data(data)).judge_prompts == "say ***"
 
 
 def test_paths_out_of_the_workspace_are_refused(tmp_path: Path) -> None:
