@@ -116,23 +116,22 @@ def answer_record(
         wanted: Turns of the question; None takes those that are there.
     """
     by_sample = {unit.sample: unit.answer_id for unit in units}
-    tried = [turns[answer, 1] for answer in by_sample.values() if (answer, 1) in turns]
+    tried = [turn for answer in by_sample.values() for turn in _stored(answer, turns)]
     if not tried:
         return None
     origin: dict[str, Any] = {}
     texts: list[list[str]] = []
     for sample in range(max(by_sample) + 1):
         answer = by_sample.get(sample, "")
-        first = turns.get((answer, 1))
-        if first is not None and first.engine_origin == "import":
-            origin = json.loads(first.sampling)
-            texts.append(_imported_texts(answer, turns))
+        stored = _stored(answer, turns)
+        if stored and stored[0].engine_origin == "import":
+            origin = json.loads(stored[0].sampling)
+            texts.append([_as_written(turn) for turn in stored])
         else:
             there = [turn.content for turn in good(answer)]
             missing = (wanted or len(there) or 1) - len(there)
             texts.append(there + [FAILED_TEXT] * missing)
     known = by_sample.get(0, tried[0].answer_id)
-    created = [turn.created for (answer, _), turn in _of(by_sample.values(), turns)]
     # A name that is no file name cannot be read from the file's name, so it goes in here.
     plain = safe_name(model) == model
     return {
@@ -140,7 +139,7 @@ def answer_record(
         "answer_id": origin.pop("answer_id", short_id(known)),
         "model_id": origin.pop("model_id", model) if plain else model,
         "choices": [{"index": sample, "turns": turn} for sample, turn in enumerate(texts)],
-        "tstamp": max(created),
+        "tstamp": max(turn.created for turn in tried),
         **{name: value for name, value in origin.items() if name not in _KNOWN},
     }
 
@@ -155,18 +154,14 @@ def short_id(identity: str) -> str:
     return "".join(reversed(digits))
 
 
-def _of(answers: Any, turns: Mapping[tuple[str, int], Turn]) -> list[tuple[tuple[str, int], Turn]]:
-    found = []
-    for answer in answers:
-        number = 1
-        while (turn := turns.get((answer, number))) is not None:
-            found.append(((answer, number), turn))
-            number += 1
+def _stored(answer: str, turns: Mapping[tuple[str, int], Turn]) -> list[Turn]:
+    """The turns of an answer, failed ones too, from the first one on without a gap."""
+    found: list[Turn] = []
+    while (turn := turns.get((answer, len(found) + 1))) is not None:
+        found.append(turn)
     return found
 
 
-def _imported_texts(answer: str, turns: Mapping[tuple[str, int], Turn]) -> list[str]:
-    """The texts exactly as they were in the file."""
-    return [
-        turn.content if turn.status in ANSWERED else turn.raw for _, turn in _of([answer], turns)
-    ]
+def _as_written(turn: Turn) -> str:
+    """An imported turn's text exactly as it was in the file."""
+    return turn.content if turn.status in ANSWERED else turn.raw

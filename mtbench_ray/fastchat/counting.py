@@ -78,6 +78,36 @@ def dedupe(rows: Sequence[Judgment]) -> tuple[list[Judgment], list[Judgment]]:
     return kept, dropped
 
 
+def coverage_notes(workspace: Workspace, evaluations: Sequence[Evaluation]) -> list[str]:
+    """What a reader of imported scores has to know: repeated rows, answers without a verdict."""
+    notes = []
+    for row in evaluations:
+        if not row.judge:
+            continue
+        where = f"{row.model}" + (f" against {row.baseline}" if row.baseline else "")
+        where += f", judge {row.judge}, {row.mode}"
+        found = [read_again(judgment) for judgment in imported_judgments(workspace, row)]
+        kept, dropped = dedupe(found)
+        if dropped:
+            notes.append(
+                f"{where}: {len(dropped)} of {len(found)} judgments repeat a question and turn and "
+                "are not counted, the newest valid one is (parity=fastchat counts all)"
+            )
+        judged = {(judgment.question_id, judgment.turn) for judgment in kept}
+        answered = {
+            (unit.question_id, turn)
+            for unit in row.answers.units
+            for turn in (1, 2)
+            if (unit.answer_id, turn) in workspace.turns
+        }
+        if answered - judged:
+            notes.append(
+                f"{where}: {len(answered - judged)} of {len(answered)} answered turns have no "
+                "judgment in the files"
+            )
+    return notes
+
+
 def read_again(row: Judgment) -> Judgment:
     """The row with the verdict that parity ``safe`` reads from its text."""
     if row.text and row.text != FAILED_TEXT:

@@ -14,7 +14,7 @@ from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.errors import UserError
 from mtbench_ray.fastchat.answers import answer_turns, by_number, question_id
-from mtbench_ray.fastchat.counting import dedupe, imported_judgments, read_again
+from mtbench_ray.fastchat.counting import coverage_notes
 from mtbench_ray.fastchat.tree import find_files, find_root
 from mtbench_ray.fastchat.verdicts import is_pair, pair_judgments, single_judgment
 from mtbench_ray.journal import read
@@ -34,6 +34,7 @@ from mtbench_ray.store import Workspace
 _BENCHMARK = "mt_bench"
 _ANSWERS_ONLY = "answers"  # the mode of an evaluation that nobody judges
 _SHOWN = 20  # notes; what matters to the scores comes last
+_KEPT = 1000  # notes in the run record
 _FIRST_ID = 81
 _PER_CATEGORY = 10
 
@@ -143,9 +144,9 @@ def import_fastchat(
             f"{folder} holds no row of FastChat's", _printable("; ".join(report.notes[:3]))
         )
     report.evaluations = _evaluations(run.data, answers, singles, pairs, baseline)
-    report.notes += _coverage(workspace, report.evaluations)
+    report.notes += coverage_notes(workspace, report.evaluations)
     record.evaluations = report.evaluations
-    record.notes = report.notes
+    record.notes = report.notes[-_KEPT:]
     record.counts = {"turns": report.new_turns, "judgments": report.new_judgments}
     record.status, record.finished, record.exit_code = "finished", time.time(), 0
     workspace.save_run(record)
@@ -270,36 +271,6 @@ def _evaluations(
             rows.append(row(model, judge, "pairwise-baseline", ids, other))
     rows += [row(model, judge, "single", ids, None) for (model, judge), ids in singles.items()]
     return rows
-
-
-def _coverage(workspace: Workspace, evaluations: Sequence[Evaluation]) -> list[str]:
-    """What a reader of the scores has to know: repeated rows, and answers without a verdict."""
-    notes = []
-    for row in evaluations:
-        if not row.judge:
-            continue
-        where = f"{row.model}" + (f" against {row.baseline}" if row.baseline else "")
-        where += f", judge {row.judge}, {row.mode}"
-        found = [read_again(judgment) for judgment in imported_judgments(workspace, row)]
-        kept, dropped = dedupe(found)
-        if dropped:
-            notes.append(
-                f"{where}: {len(dropped)} of {len(found)} judgments repeat a question and turn and "
-                "are not counted, the newest valid one is (parity=fastchat counts all)"
-            )
-        judged = {(judgment.question_id, judgment.turn) for judgment in kept}
-        answered = {
-            (unit.question_id, turn)
-            for unit in row.answers.units
-            for turn in (1, 2)
-            if (unit.answer_id, turn) in workspace.turns
-        }
-        if answered - judged:
-            notes.append(
-                f"{where}: {len(answered - judged)} of {len(answered)} answered turns have no "
-                "judgment in the files"
-            )
-    return notes
 
 
 def _printable(text: str) -> str:
