@@ -1,4 +1,4 @@
-"""FastChat's answer records and turn rows, both ways (``fastchat_spec`` 1.5)."""
+"""FastChat's answer records and turn rows, both ways, as of FastChat 0.2.36."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where FastChat keeps its files (``fastchat_spec`` 1.1)."""
+"""Where FastChat keeps its files (0.2.36)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FastChat's judgment records and judgment rows, both ways (``fastchat_spec`` 1.6 and 1.7)."""
+"""FastChat's judgment records and judgment rows, both ways, as of FastChat 0.2.36."""
 
 from __future__ import annotations
 
