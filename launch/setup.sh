@@ -81,7 +81,14 @@ step() {
   child=''
   if [ "$code" != 0 ]; then
     tail -n 15 "$log" | sed 's/^/    /' >&2
-    fail "this step failed; the whole log is in $log"
+    local hint=''
+    # The CPU builds of torch are not on every package index, nor for every Python.
+    if grep -qE '(depends on|found for) torch==[0-9.]+\+cpu' "$log"; then
+      hint="pip must find a CPU build of torch for $("$venv/bin/python" -V): add PyTorch's own index
+  of CPU builds to your pip configuration (pytorch.org, Get Started), or take another Python:
+  rm -r '$venv', then PYTHON=python3.11 bash launch/demo.sh"
+    fi
+    fail "this step failed; the whole log is in $log" "$hint"
   fi
 }
 

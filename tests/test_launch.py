@@ -123,6 +123,14 @@ def test_a_failed_step_shows_its_words_and_is_tried_again(checkout, fails):
     assert len(checkout.calls("install --no-input")) == 1
 
 
+def test_a_missing_cpu_build_of_torch_is_explained(checkout):
+    checkout.python.write_text(STUB.replace("stub: refused", "x depends on torch==2.13.0+cpu; y"))
+    failed = checkout.run("setup.sh", STUB_FAILS="install --no-input")
+    assert failed.returncode == 2
+    assert "PyTorch's own index" in failed.stderr
+    assert "PYTHON=" in failed.stderr
+
+
 def test_no_fitting_python_is_said_in_words(checkout):
     shutil.rmtree(checkout.root / ".venv")
     old = checkout.program("old", '[ "$1" = -V ] && { echo Python 3.9.1; exit 0; }; exit 1')
