@@ -142,7 +142,7 @@ def test_engine_killed_in_the_middle_costs_no_row(
     started: Any, worker: ShardWorker, folder: Path
 ) -> None:
     """The engine that comes next has no adapters: the tests below are the quicker for it."""
-    shard = shard_of(folder, range(1, 6))
+    shard = shard_of(folder, range(1, 4))
     outputs: list[Any] = []
     for output in worker.run(shard):
         if not outputs:

@@ -199,6 +199,7 @@ class VllmEngine:
             EngineFault: The engine is dead. Other errors are of this request alone.
         """
         from vllm import SamplingParams
+        from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind
 
         params = SamplingParams(
@@ -208,7 +209,7 @@ class VllmEngine:
         finish = "stop"
         try:
             async for output in self._core.llm.generate(
-                {"prompt_token_ids": list(prompt)}, params, request_id, lora_request=self._lora
+                tokens_input(list(prompt)), params, request_id, lora_request=self._lora
             ):
                 self._core.watch.beat()
                 if output.outputs:
