@@ -208,8 +208,24 @@ def test_shipped_templates_render_with_one_begin_token(name: str, make_checkpoin
     assert not any(stop in text[places[2] + 10 :] for stop in template.stop if "im_end" not in stop)
 
 
-def test_shipped_plain_template_text(make_checkpoint: Any) -> None:
-    template = load(make_checkpoint(None), chat_template="plain")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("plain", "User: a\n\nAssistant: b\n\nUser: c\n\nAssistant:"),
+        (
+            "instruction",
+            "Each request below is followed by a reply that does what it asks."
+            "\n\n### Request\na\n\n### Reply\nb\n\n### Request\nc\n\n### Reply\n",
+        ),
+        (
+            "chatml",
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
+            "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n",
+        ),
+    ],
+)
+def test_shipped_template_text(name: str, expected: str, make_checkpoint: Any) -> None:
+    template = load(make_checkpoint(None), chat_template=name)
     messages = [Message("user", "a"), Message("assistant", "b"), Message("user", "c")]
     prompt = template.tokenizer.apply_chat_template(
         [{"role": m.role, "content": m.content} for m in messages],
@@ -217,7 +233,7 @@ def test_shipped_plain_template_text(make_checkpoint: Any) -> None:
         add_generation_prompt=True,
         tokenize=False,
     )
-    assert prompt == "User: a\n\nAssistant: b\n\nUser: c\n\nAssistant:"
+    assert prompt == expected
 
 
 @pytest.mark.parametrize("source", [NO_SYSTEM, DROPS_SYSTEM])

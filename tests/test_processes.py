@@ -27,6 +27,12 @@ def start_tree() -> tuple[subprocess.Popen[str], int]:
     return parent, int(parent.stdout.readline())
 
 
+def kill_tree(parent: subprocess.Popen[str]) -> None:
+    for process in [*psutil.Process(parent.pid).children(), parent]:
+        process.kill()
+    parent.wait()
+
+
 def eventually(condition: Callable[[], bool]) -> bool:
     end = time.monotonic() + 10
     while not condition() and time.monotonic() < end:
@@ -44,11 +50,7 @@ def test_whole_tree_is_ended_and_what_was_there_before_is_not() -> None:
     parent.wait()
     assert eventually(lambda: not psutil.pid_exists(grandchild))
     assert other.poll() is None
-    later = Children()
-    later._before.discard(other.pid)
-    later.claim()
-    later.end()
-    other.wait()
+    kill_tree(other)
 
 
 def test_orphans_are_ended_too() -> None:
@@ -71,9 +73,7 @@ def test_what_comes_up_after_the_claim_is_not_the_engines() -> None:
     parent, _ = start_tree()
     children.end()
     assert parent.poll() is None
-    for process in [*psutil.Process(parent.pid).children(), parent]:
-        process.kill()
-    parent.wait()
+    kill_tree(parent)
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,8 @@ class VllmEngine:
         template = await asyncio.to_thread(
             load_template, model, trust_remote_code=config.trust_remote_code, source=source
         )
-        set_environment(config)
-        arguments = engine_arguments(model, config, source, template.window)
+        # The first import of vllm takes seconds.
+        arguments = await asyncio.to_thread(_prepare, model, config, source, template.window)
         children, output = Children(), Output()
         began = time.monotonic()
         starting = asyncio.ensure_future(asyncio.to_thread(_build, arguments))
@@ -112,7 +112,8 @@ class VllmEngine:
             await _abandon(starting, children)
             if isinstance(error, TimeoutError):
                 waited = time.monotonic() - began
-                raise EngineFault(f"not up after {waited:.0f} s (engine.start_timeout_s)") from None
+                words = f"not up after {waited:.0f} s (engine.start_timeout_s)"
+                raise EngineFault(words, fatal=True) from None
             if isinstance(error, Exception):
                 raise _start_fault(error, output) from error
             raise
@@ -222,6 +223,13 @@ class VllmEngine:
                 raise fault from error
             raise
         return ids, finish
+
+
+def _prepare(
+    model: ModelConfig, config: EngineConfig, source: Source, window: int | None
+) -> dict[str, Any]:
+    set_environment(config)
+    return engine_arguments(model, config, source, window)
 
 
 def _build(arguments: dict[str, Any]) -> Any:
