@@ -148,7 +148,6 @@ class StubServer:
 
     def stats(self) -> dict[str, Any]:
         seen = self.seen
-        span = seen.arrivals[-1] - seen.arrivals[0] if seen.arrivals else 0.0
         return {
             "calls": len(seen.arrivals),
             "good": sum(seen.good.values()),
@@ -157,7 +156,7 @@ class StubServer:
             "faults": dict(seen.faults),
             "refused": seen.faults["rpm"],
             "busiest_window": busiest_window(seen.arrivals, self.script.window),
-            "span_s": span,
+            "arrivals": [round(t - seen.arrivals[0], 3) for t in seen.arrivals],
             "most_in_flight": seen.most_in_flight,
         }
 

@@ -11,9 +11,9 @@ from stub_server import StubServer
 
 from mtbench_ray.config import EndpointConfig, JudgeConfig
 from mtbench_ray.endpoint.budget import Budget, check_budget
-from mtbench_ray.endpoint.client import EndpointClient, resolve_key
+from mtbench_ray.endpoint.client import EndpointClient
 from mtbench_ray.endpoint.faults import Fault, http_fault, requested_wait
-from mtbench_ray.endpoint.keys import display_host, fingerprint, scrub
+from mtbench_ray.endpoint.keys import display_host, fingerprint, resolve_key, scrub
 from mtbench_ray.endpoint.limiter import Limiter
 from mtbench_ray.endpoint.params import Dialect, well_formed
 from mtbench_ray.endpoint.reply import read_reply

@@ -1,12 +1,15 @@
 import asyncio
 import logging
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stub_server import busiest_window
 
+from mtbench_ray.config import JudgeConfig
 from mtbench_ray.endpoint import limiter as limiter_module
+from mtbench_ray.endpoint.cluster import NAMESPACE, ClusterLimiter
 from mtbench_ray.endpoint.limiter import Limiter
 
 # A minute of the limiter is made short, so that several windows pass in a second.
@@ -181,3 +184,36 @@ def test_adaptive_finds_a_rate_where_none_was_given():
 
     # 100 calls at once count as 100 a second; half of that is left.
     assert asyncio.run(run()) > 0.1
+
+
+@pytest.mark.rays
+def test_runs_on_one_cluster_share_a_limit(monkeypatch):
+    import ray
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    config = JudgeConfig(requests_per_minute=600, limit_scope="cluster")
+
+    async def run():
+        runs = [ClusterLimiter(config, "m", "key", idle_s=1.0) for _ in range(2)]
+        begin = time.monotonic()
+        await asyncio.gather(*(one.acquire(1) for one in runs for _ in range(8)))
+        together = time.monotonic() - begin
+        runs[0].pause(0.5, "429")
+        begin = time.monotonic()
+        await runs[1].acquire(1)
+        paused = time.monotonic() - begin
+        name = runs[0]._name
+        while ray.util.list_named_actors(all_namespaces=True):
+            assert time.monotonic() - begin < 20, "the actor does not end"
+            await asyncio.sleep(0.1)
+        await runs[0].acquire(1)
+        ray.kill(ray.get_actor(name, namespace=NAMESPACE))
+        return together, paused
+
+    try:
+        together, paused = asyncio.run(run())
+    finally:
+        ray.shutdown()
+    assert together > 15 * 0.1 * 0.9  # the real minute holds: the actor is another process
+    assert paused > 0.4

@@ -49,7 +49,7 @@ def request(number, text=None, **fields):
 def stage(stub, rows, budget=None, **settings):
     """A stage on the stub, not begun."""
     passed = {name: settings.pop(name) for name in ("shorten", "count_tokens") if name in settings}
-    defaults = {"model": "some/judge", "concurrency": 32, "timeout_s": 0.5, "max_tokens": 100}
+    defaults = {"model": "some/judge", "concurrency": 32, "timeout_s": 20.0, "max_tokens": 100}
     config = JudgeConfig(base_url=stub.url, **defaults | settings)
     return JudgeStage(
         config, key=KEY, read=read, emit=rows.append, budget=budget, backoff_s=0.01, **passed

@@ -16,7 +16,7 @@ import tenacity
 
 from mtbench_ray.config import EndpointConfig
 from mtbench_ray.endpoint.faults import Fault
-from mtbench_ray.endpoint.keys import resolve_key, scrub
+from mtbench_ray.endpoint.keys import scrub
 from mtbench_ray.endpoint.limiter import RateLimiter
 from mtbench_ray.endpoint.params import Dialect
 from mtbench_ray.endpoint.reply import Reply
@@ -25,8 +25,6 @@ from mtbench_ray.endpoint.transport import Transport
 from mtbench_ray.errors import EndpointStopped
 from mtbench_ray.redact import redactor
 from mtbench_ray.schema import Message, Status, canonical
-
-__all__ = ["Closing", "Completion", "EndpointClient", "resolve_key"]
 
 log = logging.getLogger(__name__)
 

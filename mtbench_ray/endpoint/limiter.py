@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _WINDOW_S = 60.0
 _NETWORK_JITTER_S = 0.3
 """A call may take this much longer to arrive than a later one, and no window is exceeded."""
-_LATE_WAKE_S = 0.05
+_LATE_WAKE_S = 0.1
 """An event loop that wakes so late loses no throughput."""
 _TOKEN_BURST = 0.02
 """Size of the token bucket, as a share of the limit."""

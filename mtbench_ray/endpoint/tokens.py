@@ -21,7 +21,7 @@ def estimate_tokens(text: str) -> int:
     English prose comes out within about 15% of common BPE vocabularies; code and digits take up to
     a third more than this says, and scripts outside Latin usually less.
     """
-    ascii_chars = sum(map(str.isascii, text))
+    ascii_chars = len(text.encode("ascii", "ignore"))
     return math.ceil(ascii_chars / 4) + len(text) - ascii_chars
 
 
