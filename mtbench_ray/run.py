@@ -38,8 +38,9 @@ from mtbench_ray.runs import RunRecord
 from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Request, Turn
 from mtbench_ray.store import Workspace
 
-GRACE_S = 8.0
-"""Seconds that judge calls in flight may take to finish after the first Ctrl-C or SIGTERM."""
+GRACE_S = 5.0
+"""Seconds that judge calls in flight may take to finish after the first Ctrl-C or SIGTERM; with the
+tear-down after it the run is gone within ten."""
 
 
 @dataclass
@@ -240,7 +241,7 @@ class Session:
         for judge in self._served():
             judge.stage.close_when_idle()
             if judge.server is None and judge.config.kind == "local":
-                self._start_server(judge)
+                self._start_server(judge, beside_engines=False)
         self._pump(lambda: any(judge.stage.busy for judge in self._served()))
 
     def _pump(self, busy: Callable[[], bool]) -> None:
@@ -324,7 +325,9 @@ class Session:
                 engine = work[0].engine
                 units = sum(len(item.units) for item in work)
                 replicas = pipeline.count_replicas(engine, self.config.cluster, len(work), units)
-                shards = pipeline.make_shards(work, replicas, self.record.run_id)
+                shards = pipeline.make_shards(
+                    self._with_threads(work, replicas), replicas, self.record.run_id
+                )
                 for output in pipeline.stream(shards, replicas, self.config.cluster, self._stop):
                     self._events.put(output)
             except BaseException as caught:
@@ -332,6 +335,26 @@ class Session:
             self._events.put(_Ended("answers", error))
 
         threading.Thread(target=produce, name="answers", daemon=True).start()
+
+    def _with_threads(self, work: list[pipeline.Work], replicas: int) -> list[pipeline.Work]:
+        """Engines without a GPU get their share of the cores.
+
+        Threads of two engines on one core wait for each other in busy loops: both then crawl.
+        """
+        threads = work[0].engine.cpu_threads or self._cpu_share(replicas)
+        return [
+            dataclasses.replace(item, engine=dataclasses.replace(item.engine, cpu_threads=threads))
+            for item in work
+        ]
+
+    def _cpu_share(self, replicas: int) -> int:
+        """Cores over the engines and judge servers that run at the same time on one node."""
+        servers = sum(
+            judge.config.replicas
+            for judge in self._served()
+            if judge.config.kind == "local" and self._together(judge.config)
+        )
+        return max(1, (os.cpu_count() or 1) // max(1, replicas + servers))
 
     # Judges -------------------------------------------------------------------------------
 
@@ -350,7 +373,7 @@ class Session:
             if judge.config.kind == "openai":
                 judge.stage.begin()
             elif self._together(judge.config) or not answers:
-                self._start_server(judge)
+                self._start_server(judge, beside_engines=answers)
 
     def _judge(self, what: Setting) -> _Judge:
         from mtbench_ray.endpoint.keys import resolve_key
@@ -394,11 +417,17 @@ class Session:
         engines = engine.tensor_parallel * engine.pipeline_parallel * (engine.replicas or 1)
         return gpus == 0 or gpus >= engines + judge.replicas * judge.tensor_parallel
 
-    def _start_server(self, judge: _Judge) -> None:
+    def _start_server(self, judge: _Judge, *, beside_engines: bool) -> None:
         """Start a local judge in the background; its stage begins once it is up."""
         from mtbench_ray.judges.server import start_servers
 
-        judge.server = start_servers(judge.config, key=judge.key or "")
+        threads = self.config.engine.cpu_threads or (
+            self._cpu_share(self.config.engine.replicas or 1) if beside_engines else None
+        )
+        log_dir = self.workspace.root / "runs" / self.record.run_id
+        judge.server = start_servers(
+            judge.config, judge.key or "", cpu_threads=threads, log_dir=str(log_dir.resolve())
+        )
         self.progress.message(f"starting the local judge {judge.config.label}")
 
         def wait() -> None:
