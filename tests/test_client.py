@@ -249,14 +249,28 @@ def test_other_models_get_a_temperature(model):
     assert fields["temperature"] == 0.0
 
 
-def test_a_cap_above_the_models_own_is_lowered():
+@pytest.mark.parametrize(
+    "words",
+    [
+        "max_tokens is too large: 8192. This model supports at most 4096 completion tokens.",
+        "Invalid max_tokens value, the valid range of max_tokens is [1, 4096]",
+        "max_tokens must be less than or equal to 4096",
+    ],
+)
+def test_a_cap_above_the_models_own_is_lowered(words):
     dialect = Dialect("m", None)
     sent = dialect.write(ask("Q"), 8192, 0.0, {})
-    words = "max_tokens is too large: 8192. This model supports at most 4096 completion tokens."
     assert dialect.learn(http_fault(400, {}, words, 0.0), sent)
     assert dialect.write(ask("Q"), 8192, 0.0, {})["max_tokens"] == 4096
     assert dialect.write(ask("Q"), 100, 0.0, {})["max_tokens"] == 100
     assert not dialect.learn(http_fault(400, {}, "something else is wrong", 0.0), sent)
+
+
+def test_a_refusal_of_a_value_renames_nothing():
+    dialect = Dialect("m", None)
+    sent = dialect.write(ask("Q"), -5, 0.0, {})
+    words = '{"error": {"message": "max_tokens is negative", "type": "invalid_request_error"}}'
+    assert not dialect.learn(http_fault(400, {}, words, 0.0), sent)
 
 
 def test_calls_go_to_the_least_busy_replica_and_not_to_a_dead_one():

@@ -199,12 +199,22 @@ def test_a_tokenizer_is_exact():
     assert rows["j2"].status == "ok"
 
 
-def test_an_answer_is_cut_only_where_asked_for_and_it_is_recorded():
-    def shorten(asked, tokens):
-        system, user = asked.messages
-        cut = Message("user", user.content[: 4 * (tokens - 20)])
-        return dataclasses.replace(asked, messages=(system, cut))
+def shorten(asked, tokens):
+    system, user = asked.messages
+    cut = Message("user", user.content[: 4 * (tokens - 20)])
+    return dataclasses.replace(asked, messages=(system, cut))
 
+
+def test_an_answer_is_cut_further_where_the_window_was_not_known():
+    with StubServer(context=600) as stub:
+        given = {"truncate": "answer_tail", "shorten": shorten}
+        row = judge_all(stub, [request(1, "x" * 2800)], **given)[0]["j1"]
+        assert (row.status, row.attempts) == ("ok", 3)
+        row = judge_all(stub, [request(1, "x" * 8000)], **given)[0]["j1"]
+        assert (row.status, row.attempts) == ("context_overflow", 3)
+
+
+def test_an_answer_is_cut_only_where_asked_for_and_it_is_recorded():
     with StubServer(context=600) as stub:
         requests = [request(1, "x" * 4000), request(2)]
         rows, _ = judge_all(
@@ -396,3 +406,10 @@ def test_rows_may_be_submitted_from_any_thread():
         assert judge.drain(10)
         judge.stop(0.0)
     assert len(rows) == 100
+
+
+@pytest.mark.parametrize("name", ["requests_per_minute", "tokens_per_minute", "concurrency"])
+def test_a_limit_that_permits_nothing_is_refused(name):
+    judge = JudgeStage(JudgeConfig(model="m", **{name: 0}), key=None, read=read, emit=print)
+    with pytest.raises(UserError, match=f"{name}=0"):
+        judge.begin()

@@ -34,6 +34,9 @@ _RESERVE = 1.5
 _FULL = 0.9
 """A reply shorter than this share of its cap was not cut off by the cap."""
 _LONGEST_BACKOFF_S = 60.0
+_CUTS = 2
+_CUT_TO = 0.75
+"""A prompt that the service refused as too long is cut to this share, so many times."""
 
 _EXPLANATION_CHARS = 300
 _EXPLANATION = rf"[ -Z\\^-~]{{1,{_EXPLANATION_CHARS}}}"  # printable ASCII without brackets
@@ -92,7 +95,7 @@ class Asker:
             words = f"context_overflow: more than the judge's {self.judge.context_window} tokens"
             return self._judgment(request, Completion("context_overflow", error=words), total)
         cap, extra = self.judge.max_tokens, self._extra(request)
-        flakes = retries = 0
+        flakes = retries = cuts = 0
         if "structured_outputs" in extra:
             cap = max(cap, _EXPLANATION_CHARS + _LONGEST_VERDICT)  # a token is a letter at least
         last: Judgment | None = None
@@ -105,6 +108,11 @@ class Asker:
                 return last  # a paid reply, even an unreadable one, is on record
             total.add(done)
             last = self._judgment(shown, done, total, cut=shown is not request)
+            if done.status == "context_overflow" and cuts < _CUTS and self._may_cut:
+                # The service counts more tokens than we did, or its window was not known.
+                cuts += 1
+                shown = self._cut(request, round(self._tokens(shown) * _CUT_TO))
+                continue
             if last.status == "ok" or done.status in ("error", "refused", "context_overflow"):
                 return last
             larger = self._larger_cap(shown)
@@ -130,12 +138,20 @@ class Asker:
         if window is None:
             return request
         room = window - self.judge.max_tokens
-        if self.judge.truncate == "answer_tail" and self.shorten is not None:
+        if self._may_cut:
             if self._tokens(request) > room:
-                request = self.shorten(request, max(room, 0))
+                request = self._cut(request, max(room, 0))
             return request if self._tokens(request) <= room else None
         sure = 1.0 if self.count else _SURELY
         return request if self._tokens(request) * sure <= room else None
+
+    @property
+    def _may_cut(self) -> bool:
+        return self.judge.truncate == "answer_tail" and self.shorten is not None
+
+    def _cut(self, request: Request, tokens: int) -> Request:
+        assert self.shorten is not None
+        return self.shorten(request, tokens)
 
     def _tokens(self, request: Request) -> int:
         return prompt_tokens(request.messages, self.count or estimate_tokens)

@@ -27,8 +27,12 @@ def make_limiter(
     """The limiter that the settings ask for, for the running event loop.
 
     Raises:
-        UserError: ``limit_scope`` is ``cluster`` and Ray is not running.
+        UserError: A limit is not above 0, or ``limit_scope`` is ``cluster`` and Ray is not running.
     """
+    for name in ("requests_per_minute", "tokens_per_minute", "concurrency"):
+        value = getattr(config, name)
+        if value is not None and value <= 0:
+            raise UserError(f"{label}: {name}={value} permits no call", "set it above 0")
     if config.limit_scope == "cluster":
         return ClusterLimiter(config, model, key)
     return Limiter(

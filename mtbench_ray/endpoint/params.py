@@ -18,12 +18,14 @@ _NEWER_NAME = re.compile(r"(?:^|/)gpt-5")
 
 _UNWANTED = re.compile(
     r"unsupported|not support|unrecogni[sz]ed|unexpected|unknown|not permitted|forbidden"
-    r"|not allowed|only the default|deprecated|does not (?:accept|take)|instead|must be 1\b"
-    r"|invalid",
+    r"|not allowed|only (?:the default|1\b)|deprecated|does not (?:accept|take)|instead"
+    r"|must be 1\b",
     re.I,
 )
 _CAP = re.compile(
-    r"(?:at most|less than or equal to|<=|maximum (?:value )?(?:of|is))\D{0,20}(\d+)", re.I
+    r"(?:at most|less than or equal to|<=|maximum (?:value )?(?:of|is)|range.{0,40}\[\s*\d+\s*,)"
+    r"\D{0,20}(\d+)",
+    re.I,
 )
 _SYSTEM = re.compile(
     r"system.{0,40}(?:role|message|prompt|instruction)|role.{0,40}system"

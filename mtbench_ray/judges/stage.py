@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
@@ -176,6 +177,7 @@ class JudgeStage:
         async def close() -> None:
             while self.busy:
                 await asyncio.sleep(0.1)
+            self._halt()
             await self._end(0.0)
 
         self._call(close())
@@ -253,7 +255,8 @@ class JudgeStage:
         except Exception as error:
             # A fault of this program may cost one row, and must say so, but not the run.
             words = scrub(f"internal error: {type(error).__name__}: {error}", self._key)
-            log.error("judge %s, %s: %s", self.judge.label, request.judgment_id, words)
+            trace = scrub(traceback.format_exc(), self._key)
+            log.error("judge %s, %s: %s", self.judge.label, request.judgment_id, trace)
             return asker.failed(request, words)
 
     def _finish(self, judgment: Judgment) -> None:
