@@ -4,6 +4,7 @@ Most tests run a stub named ``vllm`` that answers /health and has a child proces
 engine; the last one runs vLLM itself.
 """
 
+import concurrent.futures
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ import psutil
 import pytest
 
 from mtbench_ray.config import JudgeConfig
-from mtbench_ray.errors import EngineFault
+from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.judges import server_process
 from mtbench_ray.judges.server import start_servers
 from mtbench_ray.judges.server_process import (
@@ -141,6 +142,7 @@ def cluster(stub_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", stub_path)
         patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("MTBENCH_RAY_CACHE", os.devnull + "/none")
         ray.init(num_cpus=1, num_gpus=2, include_dashboard=False, log_to_driver=False)
         yield
         ray.shutdown()
@@ -151,7 +153,7 @@ def start(cluster, tmp_path):
     groups = []
 
     def start(stub: str = "", **judge: object):
-        config = JudgeConfig(kind="local", model="m", args={"stub": stub}, **judge)  # type: ignore[arg-type]
+        config = JudgeConfig(kind="local", **{"model": "m", "args": {"stub": stub}, **judge})  # type: ignore[arg-type]
         groups.append(start_servers(config, KEY, log_dir=str(tmp_path / "logs")))
         return groups[-1]
 
@@ -274,6 +276,26 @@ def test_killing_what_holds_the_server_leaves_no_orphan(start, victim):
         assert "actor" in group.dead()[0]
         group.restart(60)
         assert group.dead() == {}
+
+
+@pytest.mark.rays
+def test_what_a_user_can_mend_stays_a_user_error(start):
+    """Here: a node whose cache folder cannot be written."""
+    group = start(model="smollm2-135m")
+    with pytest.raises(UserError, match="cannot be written") as caught:
+        group.wait_ready(60)
+    assert "MTBENCH_RAY_CACHE" in caught.value.hint
+
+
+@pytest.mark.rays
+def test_stopping_ends_a_wait_in_another_thread(start):
+    group = start("silent")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(group.wait_ready, 60)
+        time.sleep(2.0)
+        group.stop()
+        with pytest.raises(EngineFault, match="was stopped"):
+            waiting.result(10)
 
 
 @pytest.mark.rays

@@ -36,6 +36,7 @@ class ServerGroup:
     base_urls: list[str] = field(default_factory=list)
     _actors: list[Any] = field(default_factory=list)
     _starts: list[Any] = field(default_factory=list)
+    _moved: set[int] = field(default_factory=set)
     _stopped: threading.Event = field(default_factory=threading.Event)
 
     def wait_ready(self, timeout: float) -> None:
@@ -49,32 +50,22 @@ class ServerGroup:
             UserError: One cannot run on its node.
         """
         deadline = time.monotonic() + timeout
-        urls = []
-        for index in range(len(self._actors)):
-            url = self._wait_address(index, deadline)
-            again = True
-            while not _answers(url):
-                words = self._fault(index)
-                if words is not None and "address already in use" in words.lower() and again:
-                    # Somebody took the port between its choice and the server's start.
-                    again = False
-                    self._starts[index] = self._actors[index].start.remote()
-                    url = self._wait_address(index, deadline)
-                    continue
-                if words is not None:
-                    raise EngineFault(f"the local judge's server ended:\n{words}", fatal=True)
-                if time.monotonic() > deadline:
-                    raise EngineFault(
-                        f"the local judge's server at {url} did not answer in {timeout:.0f} s; "
-                        "judge.start_timeout_s= gives it longer"
-                    )
-                if self._stopped.wait(POLL_S):
-                    raise EngineFault("the local judge was stopped while it started")
-            urls.append(url)
-        self.base_urls = urls
+        while True:
+            urls = [self._url_if_up(index) for index in range(len(self._actors))]
+            up = [url for url in urls if url is not None]
+            if len(up) == len(urls):
+                self.base_urls = up
+                return
+            if time.monotonic() > deadline:
+                raise EngineFault(self._why_late(urls.index(None), timeout))
+            self._stopped.wait(POLL_S)
 
     def dead(self) -> dict[int, str]:
-        """The last words of the servers that have died, by replica; empty while all run."""
+        """The last words of the servers that have died, by replica; empty while all run.
+
+        Raises:
+            EngineFault: The group was stopped.
+        """
         words = {index: self._fault(index) for index in range(len(self._actors))}
         return {index: text for index, text in words.items() if text is not None}
 
@@ -95,8 +86,8 @@ class ServerGroup:
         """End all servers and their actors, and free their GPUs. Never raises."""
         import ray
 
-        self._stopped.set()
-        if ray.is_initialized():
+        if not self._stopped.is_set() and ray.is_initialized():
+            self._stopped.set()
             # An actor that still waits for its GPUs would not answer; killing it is enough.
             with contextlib.suppress(Exception):
                 begun, _ = ray.wait(self._starts, num_returns=len(self._starts), timeout=0)
@@ -106,8 +97,6 @@ class ServerGroup:
             for actor in self._actors:
                 with contextlib.suppress(Exception):
                     ray.kill(actor)
-        self._actors.clear()
-        self._starts.clear()
 
     def _start_actor(self, index: int) -> None:
         import ray
@@ -121,37 +110,62 @@ class ServerGroup:
         self._actors[index] = actor
         self._starts[index] = actor.start.remote()
 
-    def _wait_address(self, index: int, deadline: float) -> str:
+    def _url_if_up(self, index: int) -> str | None:
+        self._check_stopped()
+        url = self._address(index)
+        if url is None:
+            return None
+        words = self._fault(index)
+        if words is None:
+            return url if _answers(url) else None
+        if "address already in use" in words.lower() and index not in self._moved:
+            # Somebody took the port between its choice and the server's start.
+            self._moved.add(index)
+            self._starts[index] = self._actors[index].start.remote()
+            return None
+        raise EngineFault(f"the local judge's server ended:\n{words}", fatal=True)
+
+    def _address(self, index: int) -> str | None:
+        """Where a server listens or will listen; None while its actor waits or prepares."""
         import ray
 
-        while True:
-            try:
-                return str(ray.get(self._starts[index], timeout=POLL_S))
-            except ray.exceptions.GetTimeoutError:
-                if self._stopped.is_set():
-                    raise EngineFault("the local judge was stopped while it started") from None
-                if time.monotonic() > deadline:
-                    raise EngineFault(self._no_place()) from None
-            except ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, UserError):
-                    raise error.cause from None
-                raise EngineFault(f"the local judge could not start: {error.cause}") from None
-            except ray.exceptions.RayError as error:
-                raise EngineFault(f"the local judge's actor died: {error}") from None
+        try:
+            return str(ray.get(self._starts[index], timeout=0.1))
+        except ray.exceptions.GetTimeoutError:
+            return None
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, UserError):
+                raise error.cause from None
+            raise EngineFault(f"the local judge could not start: {error.cause}") from None
+        except ray.exceptions.RayError as error:
+            raise EngineFault(f"the local judge's actor died: {error}") from None
 
-    def _no_place(self) -> str:
+    def _why_late(self, index: int, timeout: float) -> str:
         import ray
 
-        need = self.spec.judge.tensor_parallel if self.spec.on_gpu else 0
+        url = self._address(index)
+        need = self.spec.judge.tensor_parallel
         free = ray.available_resources().get("GPU", 0)
+        if url is None and self.spec.on_gpu and free < need:
+            return (
+                f"the local judge found no place in {timeout:.0f} s: it needs {need} free GPU(s) "
+                f"on one node, and {free:g} are free in the cluster; judge.schedule=after waits "
+                "for the engines to end"
+            )
         return (
-            f"the local judge found no place: it needs {need} free GPU(s) on one node, and "
-            f"{free:g} are free in the cluster; judge.schedule=after waits for the engines to end"
+            f"the local judge's server {'at ' + url if url else 'that is to start'} did not answer "
+            f"in {timeout:.0f} s; judge.start_timeout_s= gives it longer"
         )
+
+    def _check_stopped(self) -> None:
+        # Asking an actor after Ray was shut down would start another Ray.
+        if self._stopped.is_set():
+            raise EngineFault("the local judge was stopped")
 
     def _fault(self, index: int) -> str | None:
         import ray
 
+        self._check_stopped()
         try:
             words: str | None = ray.get(self._actors[index].fault.remote(), timeout=10.0)
         except ray.exceptions.GetTimeoutError:
