@@ -257,7 +257,9 @@ def _report(args: list[str]) -> int:
 def _import(args: list[str]) -> int:
     from mtbench_ray.reports.main import import_files
 
-    words, values = _options(args, {"workspace": RunConfig.workspace, "question_path": ""})
+    words, values = _options(
+        args, {"workspace": RunConfig.workspace, "question_path": "", "baseline": ""}
+    )
     if len(words) != 2 or words[0] != "fastchat":
         raise UserError("import what?", "import fastchat DIR workspace=W")
     return import_files(words[1], **values)

@@ -359,11 +359,12 @@ def _opponents(job: Job, jobs: Sequence[Job], workspace: Workspace) -> list[Answ
 
 def _baseline(name: str, models: Sequence[AnswerSet], workspace: Workspace) -> AnswerSet:
     """Answers of the baseline: of this run, else the newest ones that the workspace holds."""
+    mine = {answers.model for answers in models}
     known = {answers.model: answers for answers in models}
     for record in workspace.run_records():
         for row in record.evaluations:
-            known.setdefault(row.model, row.answers)
-            if row.model not in {answers.model for answers in models}:
+            # A set without units is of an import that had verdicts only: nothing to show a judge.
+            if row.answers.units and row.model not in mine:
                 known[row.model] = row.answers
     if name in known:
         return known[name]

@@ -109,11 +109,14 @@ def report(
     return EXIT_OK if complete else EXIT_PARTIAL
 
 
-def import_files(folder: str, *, workspace: str, question_path: str) -> int:
+def import_files(folder: str, *, workspace: str, question_path: str, baseline: str) -> int:
     """The verb ``import fastchat``."""
     with Workspace.open(workspace, write=True) as opened:
         result = fastchat.import_fastchat(
-            Path(folder), opened, question_path=Path(question_path) if question_path else None
+            Path(folder),
+            opened,
+            question_path=Path(question_path) if question_path else None,
+            baseline=baseline or None,
         )
     print(result.text())
     return EXIT_OK

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from mtbench_ray.benchmarks.mtbench import CATEGORIES
 from mtbench_ray.fastchat import imported_outcomes
 from mtbench_ray.judges import pairwise
 from mtbench_ray.judges.base import ScoreOptions
@@ -78,9 +79,22 @@ def summarise(
         "mode": mode,
         "parity": options.parity,
         "files": dict(first.files) if first else {},
+        "notes": _notes(records, rows),
         "complete": bool(results) and all(result["complete"] for result in results),
         "results": results,
     }
+
+
+def _notes(records: Sequence[RunRecord], rows: Sequence[Evaluation]) -> list[str]:
+    """What the imports behind these rows left out or found odd."""
+    return list(
+        dict.fromkeys(
+            note
+            for record in records
+            if any(row in rows for row in record.evaluations if row.source == "import")
+            for note in record.notes
+        )
+    )
 
 
 def verdicts(workspace: Workspace, row: Evaluation, options: ScoreOptions) -> list[Outcome]:
@@ -112,9 +126,8 @@ def _single(
             "second_turn": score_json(scores.get(("turn", "2"))),
             "average": score_json(total),
             "categories": {
-                name: score_json(score)
-                for (dimension, name), score in scores.items()
-                if dimension == "category"
+                name: score_json(scores["category", name])
+                for name in _in_order(name for kind, name in scores if kind == "category")
             },
         }
         complete = total.planned > 0 and total.scored == total.planned
@@ -127,6 +140,12 @@ def _single(
         "complete": complete,
     }
     return result
+
+
+def _in_order(categories: Iterable[str]) -> list[str]:
+    """MT-Bench's categories in the order of its tables, others after them."""
+    order = {name: place for place, name in enumerate(CATEGORIES)}
+    return sorted(categories, key=lambda name: order.get(name, len(order)))
 
 
 def score_json(score: Score | None) -> dict[str, Any]:

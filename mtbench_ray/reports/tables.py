@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from rich import box
@@ -87,7 +86,7 @@ def _single_tables(summary: Summary) -> tuple[list[Grid], list[str]]:
             "average: mean over all scored turns; intervals: 95%, bootstrap over questions"
             + ("; parity: fastchat" if summary["parity"] == "fastchat" else "")
         )
-    return tables, notes + _notes(results)
+    return tables, notes + _notes(summary)
 
 
 def _pairwise_tables(summary: Summary) -> tuple[list[Grid], list[str]]:
@@ -115,11 +114,11 @@ def _pairwise_tables(summary: Summary) -> tuple[list[Grid], list[str]]:
         ],
     )  # fmt: skip
     notes = ["adjusted: (win + tie/2) / decided; a verdict that flips with the order is a tie"]
-    return [grid], notes + _notes(results)
+    return [grid], notes + _notes(summary)
 
 
-def _notes(results: Sequence[dict[str, Any]]) -> list[str]:
-    notes = []
+def _notes(summary: Summary) -> list[str]:
+    notes, results = [label(note) for note in summary["notes"]], summary["results"]
     if any(result["demo"] for result in results):
         notes.append("demo judge: not comparable")
     for result in results:
