@@ -97,6 +97,7 @@ def test_environment_of_the_server(monkeypatch):
     assert on_cpu["OMP_NUM_THREADS"] == str(os.cpu_count())
     assert on_cpu["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
     assert on_cpu["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert on_cpu["OMP_WAIT_POLICY"] == "PASSIVE"
     assert server_environment(spec(on_gpu=True))["OMP_NUM_THREADS"] == "1"
     monkeypatch.setattr(server_process.os, "environ", {"PATH": ""})
     assert "VLLM_CPU_KVCACHE_SPACE" not in server_environment(spec(on_gpu=True))

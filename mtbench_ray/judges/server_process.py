@@ -90,6 +90,8 @@ def server_environment(spec: ServerSpec) -> dict[str, str]:
         # every engine of a node to the same cores.
         env["OMP_NUM_THREADS"] = str(spec.cpu_threads or os.cpu_count() or 1)
         env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        # Threads that spin while they wait bring a second engine on the same cores to a halt.
+        env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         env["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, round(spec.cpu_kv_cache_gb)))
     return env
 
