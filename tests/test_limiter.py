@@ -215,5 +215,6 @@ def test_runs_on_one_cluster_share_a_limit(monkeypatch):
         together, paused = asyncio.run(run())
     finally:
         ray.shutdown()
-    assert together > 15 * 0.1 * 0.9  # the real minute holds: the actor is another process
+    # The actor is another process, so its minute is a real one: two calls, then ten a second.
+    assert together > 14 / 10 * 0.95
     assert paused > 0.4

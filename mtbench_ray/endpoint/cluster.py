@@ -20,6 +20,9 @@ from mtbench_ray.schema import content_id
 NAMESPACE = "mtbench_ray"
 _IDLE_S = 600.0
 
+_Limits = tuple[float | None, float | None, bool]
+"""Requests and tokens a minute, adaptive."""
+
 
 def make_limiter(
     config: EndpointConfig, model: str, key: str | None, label: str = "endpoint"
@@ -84,8 +87,8 @@ class ClusterLimiter:
             "max_restarts": -1,
         }
         actor = ray.remote(_LimiterActor).options(**options)
-        self._actor: Any = actor.remote(self._name, self._idle_s)
-        self._actor.configure.remote(*self._limits)
+        self._actor: Any = actor.remote(self._name, self._idle_s, self._limits)
+        ray.get(self._actor.configure.remote(self._limits))
 
     def slot(self) -> AbstractAsyncContextManager[Any]:
         """Hold one of this run's calls in flight."""
@@ -118,21 +121,21 @@ class ClusterLimiter:
 class _LimiterActor:
     """Runs in the actor's event loop; the methods are :class:`RateLimiter`'s."""
 
-    def __init__(self, name: str, idle_s: float) -> None:
+    def __init__(self, name: str, idle_s: float, limits: _Limits) -> None:
         self._name = name
         self._idle_s = idle_s
-        self._limits: tuple[float | None, float | None, bool] | None = None
-        self._limiter = Limiter(None, None, 1)
+        self._limits = limits
+        self._limiter = _limiter(limits, name)
         self._waiting = 0
         self._used = time.monotonic()
         self._watch: asyncio.Task[None] | None = None
 
-    async def configure(self, requests: float | None, tokens: float | None, adaptive: bool) -> None:
+    async def configure(self, limits: _Limits) -> None:
         if self._watch is None:
             self._watch = asyncio.create_task(self._end_when_idle())
-        if self._limits != (requests, tokens, adaptive):
-            self._limits = (requests, tokens, adaptive)
-            self._limiter = Limiter(requests, tokens, 1, adaptive, self._name)
+        if self._limits != limits:
+            self._limits = limits
+            self._limiter = _limiter(limits, self._name)
 
     async def acquire(self, tokens: int) -> None:
         self._waiting += 1
@@ -163,3 +166,8 @@ class _LimiterActor:
             await asyncio.sleep(self._idle_s / 10)
         # exit_actor works in a method call only, so the actor calls itself.
         ray.get_actor(self._name, namespace=NAMESPACE).end.remote()
+
+
+def _limiter(limits: _Limits, label: str) -> Limiter:
+    requests, tokens, adaptive = limits
+    return Limiter(requests, tokens, 1, adaptive, label)
