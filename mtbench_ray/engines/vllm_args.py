@@ -37,6 +37,8 @@ def set_environment(config: EngineConfig) -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     if not on_gpu():
         os.environ["OMP_NUM_THREADS"] = str(threads)
+        # Threads that wait by spinning take the core from another engine or judge server on it.
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
 def on_gpu() -> bool:
@@ -96,6 +98,11 @@ def engine_arguments(
         arguments["gpu_memory_utilization"] = _utilisation(config)
         # Steps beyond the largest captured size take twice as long.
         arguments["max_cudagraph_capture_size"] = -(-config.max_num_seqs // 8) * 8
+    else:
+        # A prompt that is prefilled in parts discards samples, and for a seeded request vLLM then
+        # turns its generator back, which a CPU generator cannot: the engine would die.
+        arguments["enable_chunked_prefill"] = False
+        arguments["max_num_batched_tokens"] = max(length or 0, LARGEST_WINDOW)
     rank = adapter_rank(model)
     if rank:
         arguments |= {

@@ -1,0 +1,140 @@
+"""Model folders with random weights, for speed, swaps and plumbing where no hub can be reached.
+
+    python tests/bench/random_models.py DIR qwen7b 1
+
+Scores of such models mean nothing; their conversations have honest lengths.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 8192,
+        "tie_word_embeddings": False,
+    },
+    "qwen1.5b": {
+        "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
+        "num_attention_heads": 12, "num_key_value_heads": 2, "vocab_size": 151936,
+        "tie_word_embeddings": True,
+    },
+    "qwen7b": {
+        "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+        "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
+        "tie_word_embeddings": False,
+    },
+    "too-large": {
+        "hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126,
+        "num_attention_heads": 128, "num_key_value_heads": 8, "vocab_size": 152064,
+        "tie_word_embeddings": False,
+    },
+}  # fmt: skip
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|> {{ m.content }} <|end|> {% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SPECIAL = ["<|unknown|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
+
+
+def make_model(folder: Path, shape: str, seed: int, *, weights: bool = True) -> Path:
+    """Write a model folder, unless it is there; returns its path.
+
+    Args:
+        weights: False writes configs and tokenizer only (for a model too large for any card).
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    out = folder / f"{shape}-{seed}"
+    if (out / "config.json").is_file():
+        return out
+    began = time.monotonic()
+    config = Qwen2Config(
+        **SHAPES[shape], max_position_embeddings=32768, rope_theta=1e6, rms_norm_eps=1e-6,
+        eos_token_id=1, bos_token_id=None, dtype="bfloat16",
+        architectures=["Qwen2ForCausalLM"],
+    )  # fmt: skip
+    save_tokenizer(out, config.vocab_size)
+    if weights:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        torch.manual_seed(seed)
+        with torch.device(device):
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                torch.nn.init.normal_(parameter, std=0.04)
+        model.generation_config.eos_token_id = 1
+        model.save_pretrained(out)
+        del model
+        if device == "cuda":
+            torch.cuda.empty_cache()
+    else:
+        config.save_pretrained(out)
+    print(f"{out.name}: written in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    return out
+
+
+def make_adapter(base: Path, seed: int, rank: int = 16) -> Path:
+    """Write a random LoRA adapter beside ``base``; returns its path."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    out = base.parent / f"{base.name}-adapter-{seed}"
+    if (out / "adapter_config.json").is_file():
+        return out
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
+    modules = ["q_proj", "v_proj"]
+    tuned = get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=modules))
+    for name, parameter in tuned.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    tuned.save_pretrained(out)
+    return out
+
+
+def save_tokenizer(out: Path, size: int) -> None:
+    """Write a byte-level BPE tokenizer of exactly ``size`` tokens with a chat template.
+
+    Its longer tokens are runs of two to four letters, so English text takes about one token for
+    three letters, and whatever a model says encodes again to about as many tokens.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    vocab = {text: i for i, text in enumerate(SPECIAL)}
+    for char in sorted(pre_tokenizers.ByteLevel.alphabet()):
+        vocab[char] = len(vocab)
+    merges: list[tuple[str, str]] = []
+    shorter = list(string.ascii_letters)
+    while len(vocab) < size:
+        longer = [(part, letter) for part in shorter for letter in string.ascii_letters]
+        merges += longer[: size - len(vocab)]
+        for part, letter in longer[: size - len(vocab)]:
+            vocab[part + letter] = len(vocab)
+        shorter = ["".join(pair) for pair in longer]
+    built = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    built.decoder = decoders.ByteLevel()
+    built.add_special_tokens(SPECIAL)
+    out.mkdir(parents=True)
+    built.save(str(out / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": SPECIAL[0],
+        "eos_token": SPECIAL[1],
+        "pad_token": SPECIAL[1],
+        "chat_template": TEMPLATE,
+    }
+    (out / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+if __name__ == "__main__":
+    print(make_model(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
