@@ -13,7 +13,8 @@ from mtbench_ray import fastchat
 from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.reports.summary import Summary, key, newest, summarise
+from mtbench_ray.reports.spread import aggregate, is_repeated
+from mtbench_ray.reports.summary import Summary, Verdicts, key, newest, remembering, summarise
 from mtbench_ray.reports.tables import render
 from mtbench_ray.runs import RunRecord
 from mtbench_ray.schema import Evaluation
@@ -30,6 +31,8 @@ def finish(
     nothing_done: bool,
 ) -> Summary:
     """Write a run's files and print its table.
+
+    ``summary_agg.json`` (see :mod:`mtbench_ray.reports.spread`) is written where a judge rated.
 
     Args:
         rows: The run's evaluations; the table shows these, ``summary.json`` the workspace's.
@@ -50,10 +53,14 @@ def finish(
         workspace.write_parquet()
     every = newest(workspace.run_records())
     fastchat.export_fastchat(workspace, workspace.root, every)
-    summary = summarise(workspace, every, mode, options)
+    find = remembering(workspace, options)
+    summary = summarise(workspace, every, mode, options, find)
     workspace.write_text("summary.json", json.dumps(summary, indent=1) + "\n")
-    mine = summarise(workspace, rows, mode, options)
-    _print(mine, config.report.format)
+    spreads = aggregate(every, find, options)
+    if spreads["results"]:
+        workspace.write_text("summary_agg.json", json.dumps(spreads, indent=1) + "\n")
+    mine = summarise(workspace, rows, mode, options, find)
+    _print(mine, rows, options, find, config.report.format)
     if nothing_done:
         print("nothing was owed: no engine was started, no judge was called", file=sys.stderr)
     return mine
@@ -97,15 +104,16 @@ def report(
         if format == "json":
             modes = modes[:1]
         complete = True
+        find = remembering(opened, options)
         for name in modes:
-            summary = summarise(opened, rows, name, options)
+            summary = summarise(opened, rows, name, options, find)
             if not summary["results"]:
                 raise UserError(
                     f"the workspace holds nothing of mode={mode}",
                     f"it holds {', '.join(dict.fromkeys(row.mode for row in rows))}",
                 )
             complete = complete and summary["complete"]
-            _print(summary, format)
+            _print(summary, rows, options, find, format)
     return EXIT_OK if complete else EXIT_PARTIAL
 
 
@@ -134,9 +142,17 @@ def export_files(folder: str, *, workspace: str) -> int:
     return EXIT_OK
 
 
-def _print(summary: Summary, format: str) -> None:
+def _print(
+    summary: Summary,
+    rows: Sequence[Evaluation],
+    options: ScoreOptions,
+    find: Verdicts,
+    format: str,
+) -> None:
     if format == "json":
         print(json.dumps(summary, indent=1))
         return
+    repeats = [row for row in rows if row.mode == summary["mode"] and is_repeated(row)]
+    spreads = aggregate(repeats, find, options)["results"]
     width = shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else None
-    print(render(summary, markdown=format == "markdown", width=width), end="")
+    print(render(summary, spreads, markdown=format == "markdown", width=width), end="")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mtbench_ray.benchmarks.mtbench import CATEGORIES
@@ -28,6 +28,9 @@ from mtbench_ray.store import Workspace
 
 Summary = dict[str, Any]
 """The JSON object; README.md documents its keys."""
+
+Verdicts = Callable[[Evaluation], list[Outcome]]
+"""Every wanted verdict of an evaluation."""
 
 
 def key(row: Evaluation) -> tuple[str, str, str, str | None]:
@@ -53,25 +56,28 @@ def summarise(
     evaluations: Sequence[Evaluation],
     mode: str,
     options: ScoreOptions,
+    find: Verdicts | None = None,
 ) -> Summary:
     """The summary of evaluations of one mode.
 
     Args:
         mode: Evaluations of other modes are left out.
         options: Parity and bootstrap.
+        find: From :func:`remembering`, where more is made of the same evaluations.
 
     Returns:
         A JSON-able object; equal for equal rows, whenever it is made.
     """
+    find = find or remembering(workspace, options)
     records = workspace.run_records()
     rows = [row for row in evaluations if row.mode == mode]
     events = [event for record in records for event in record.events]
     results: list[dict[str, Any]] = []
     if mode.startswith("pairwise"):
-        results = _pairwise(workspace, rows, options)
+        results = _pairwise(rows, options, find)
     else:
         for row in rows:
-            results.append(_single(workspace, row, options, events))
+            results.append(_single(workspace, row, options, events, find))
     first = workspace.load_data(rows[0].data) if rows and rows[0].data else None
     return {
         "schema": 1,
@@ -108,14 +114,30 @@ def verdicts(workspace: Workspace, row: Evaluation, options: ScoreOptions) -> li
     return found
 
 
+def remembering(workspace: Workspace, options: ScoreOptions) -> Verdicts:
+    """:func:`verdicts` of this workspace, each evaluation's worked out once."""
+    known: dict[Evaluation, list[Outcome]] = {}
+
+    def find(row: Evaluation) -> list[Outcome]:
+        if row not in known:
+            known[row] = verdicts(workspace, row, options)
+        return known[row]
+
+    return find
+
+
 def _single(
-    workspace: Workspace, row: Evaluation, options: ScoreOptions, events: Sequence[EngineEvent]
+    workspace: Workspace,
+    row: Evaluation,
+    options: ScoreOptions,
+    events: Sequence[EngineEvent],
+    find: Verdicts,
 ) -> dict[str, Any]:
     answers = answer_figures(workspace, row, events)
     result: dict[str, Any] = {"model": row.model, "judge": row.judge or None}
     complete = row.error is None and answers["answered"] == answers["planned"]
     if row.judge:
-        found = verdicts(workspace, row, options)
+        found = find(row)
         scores = {
             (score.dimension, score.name): score
             for score in get_mode(row.mode).reduce(found, options)
@@ -127,7 +149,7 @@ def _single(
             "average": score_json(total),
             "categories": {
                 name: score_json(scores["category", name])
-                for name in _in_order(name for kind, name in scores if kind == "category")
+                for name in in_order(name for kind, name in scores if kind == "category")
             },
         }
         complete = total.planned > 0 and total.scored == total.planned
@@ -142,7 +164,7 @@ def _single(
     return result
 
 
-def _in_order(categories: Iterable[str]) -> list[str]:
+def in_order(categories: Iterable[str]) -> list[str]:
     """MT-Bench's categories in the order of its tables, others after them."""
     order = {name: place for place, name in enumerate(CATEGORIES)}
     return sorted(categories, key=lambda name: order.get(name, len(order)))
@@ -164,7 +186,7 @@ def score_json(score: Score | None) -> dict[str, Any]:
 
 
 def _pairwise(
-    workspace: Workspace, rows: Sequence[Evaluation], options: ScoreOptions
+    rows: Sequence[Evaluation], options: ScoreOptions, find: Verdicts
 ) -> list[dict[str, Any]]:
     """One result per model, over all its opponents."""
     groups: dict[tuple[str, str | None], list[Outcome]] = {}
@@ -173,7 +195,7 @@ def _pairwise(
     for row in rows:
         # In pairwise-all the opponents differ, and one table holds them all.
         baseline = row.baseline if row.mode == "pairwise-baseline" else None
-        groups.setdefault((row.judge, baseline), []).extend(verdicts(workspace, row, options))
+        groups.setdefault((row.judge, baseline), []).extend(find(row))
         if row.error:
             errors[row.model] = row.error
     results = []

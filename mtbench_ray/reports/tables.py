@@ -2,35 +2,73 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from mtbench_ray.reports import spread
 from mtbench_ray.reports.summary import Summary
 
+LONG_PREFIX = 16
+"""Characters that all models' names begin with from which on they are shown once."""
 
-def render(summary: Summary, *, markdown: bool = False, width: int | None = None) -> str:
+
+def render(
+    summary: Summary,
+    spreads: Sequence[dict[str, Any]] = (),
+    *,
+    markdown: bool = False,
+    width: int | None = None,
+) -> str:
     """All tables of a summary as text.
 
+    A path that all models' names begin with is said once, above the tables.
+
     Args:
+        spreads: Results of :mod:`mtbench_ray.reports.spread` to show in a table of their own.
         width: Columns of the terminal; None lets the tables be as wide as they need.
     """
     build = _pairwise_tables if summary["mode"].startswith("pairwise") else _single_tables
-    tables, notes = build(summary)
-    if markdown:
-        blocks = [_markdown(headers, rows) for headers, rows in tables]
-    else:
-        blocks = [plain(headers, rows, width) for headers, rows in tables]
-    return "\n\n".join(block for block in [*blocks, "\n".join(notes)] if block) + "\n"
+    names = {result["model"] for result in summary["results"]}
+    names |= {result.get("baseline") or result["model"] for result in summary["results"]}
+    prefix = common_folder(names)
+    tables, notes = build(summary, len(prefix))
+    if spreads:
+        tables.append(_spread_table(spreads, len(prefix)))
+        notes.insert(1, spread.NOTE)
+    head = [f"models in {label(prefix)}"] if prefix else []
+    blocks = [grid(headers, rows, markdown=markdown, width=width) for headers, rows in tables]
+    return "\n\n".join(block for block in [*head, *blocks, "\n".join(notes)] if block) + "\n"
 
 
 Grid = tuple[list[str], list[list[str]]]
 
 
-def _single_tables(summary: Summary) -> tuple[list[Grid], list[str]]:
+def grid(
+    headers: list[str], rows: list[list[str]], *, markdown: bool, width: int | None = None
+) -> str:
+    """One table, for a terminal or in Markdown."""
+    return _markdown(headers, rows) if markdown else plain(headers, rows, width)
+
+
+def common_folder(names: Iterable[str]) -> str:
+    """The folder, with its slash, that all names lie in; empty where it is short.
+
+    What is left of each name is never empty.
+    """
+    # By characters, and then cut at the last slash: the names need not be clean paths.
+    shared = os.path.commonprefix([name.rstrip("/") for name in names])  # noqa: RUF071
+    folder = shared[: shared.rfind("/") + 1]
+    return folder if len(folder) >= LONG_PREFIX else ""
+
+
+def _single_tables(summary: Summary, cut: int) -> tuple[list[Grid], list[str]]:
     results = summary["results"]
     judged = [result for result in results if result["judge"]]
     ranked = sorted(judged, key=lambda r: -(r["average"]["mean"] or float("-inf")))
@@ -39,7 +77,7 @@ def _single_tables(summary: Summary) -> tuple[list[Grid], list[str]]:
          "failed", "truncated", "tok/s"],
         [
             [
-                label(result["model"]),
+                label(result["model"][cut:]),
                 judge_label(result),
                 number(result["first_turn"]["mean"]),
                 number(result["second_turn"]["mean"]),
@@ -58,7 +96,7 @@ def _single_tables(summary: Summary) -> tuple[list[Grid], list[str]]:
         ["model", "judge", *categories],
         [
             [
-                label(result["model"]),
+                label(result["model"][cut:]),
                 judge_label(result),
                 *(category_cell(result["categories"].get(name)) for name in categories),
             ]
@@ -70,7 +108,7 @@ def _single_tables(summary: Summary) -> tuple[list[Grid], list[str]]:
         ["model", "answered", "failed", "truncated", "tok/s"],
         [
             [
-                label(result["model"]),
+                label(result["model"][cut:]),
                 f"{result['answers']['answered']}/{result['answers']['planned']}",
                 reasons(result["answers"]["failed"]),
                 f"{result['truncated']}/{result['answers']['answered']}",
@@ -89,16 +127,36 @@ def _single_tables(summary: Summary) -> tuple[list[Grid], list[str]]:
     return tables, notes + _notes(summary)
 
 
-def _pairwise_tables(summary: Summary) -> tuple[list[Grid], list[str]]:
+def _spread_table(spreads: Sequence[dict[str, Any]], cut: int) -> Grid:
+    headers = ["model", "judge", "samples", "mean", "std", "sem", "95% interval",
+               "question part", "answer part", "judge part", "repeats", "scored"]  # fmt: skip
+    return headers, [
+        [
+            label(item["model"][cut:]),
+            label(item["judge"]),
+            f"{item['samples']} x {item['judge_samples']}",
+            number(item["mean"]),
+            number(item["std"]),
+            number(item["sem"], 3),
+            interval(item),
+            *(number(item["parts"][name]) for name in ("question", "answer", "judge")),
+            number(item["repeat_std"], 3),
+            f"{item['scored']}/{item['planned']}",
+        ]
+        for item in sorted(spreads, key=lambda item: -(item["mean"] or float("-inf")))
+    ]
+
+
+def _pairwise_tables(summary: Summary, cut: int) -> tuple[list[Grid], list[str]]:
     results = sorted(summary["results"], key=lambda r: -(r["win_rate_adjusted"] or float("-inf")))
     grid: Grid = (
         ["model", "judge", "against", "win", "loss", "tie", "win rate", "loss rate",
          "adjusted", "95% interval", "inconsistent", "decided", "failed"],
         [
             [
-                label(result["model"]),
+                label(result["model"][cut:]),
                 judge_label(result),
-                label(result["baseline"] or "all"),
+                label(result["baseline"][cut:] if result["baseline"] else "all"),
                 str(result["win"]),
                 str(result["loss"]),
                 str(result["tie"]),
@@ -161,8 +219,13 @@ def judge_label(result: dict[str, Any]) -> str:
 
 
 def label(text: str) -> str:
-    """A name on one line; control characters would break a terminal."""
-    return re.sub(r"[\x00-\x1f\x7f\x80-\x9f]", "?", text)
+    """A name on one line, without what would break a terminal or a table.
+
+    That is control characters, marks that turn the direction of writing, and lone surrogates.
+    """
+    return re.sub(
+        r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", "?", text
+    )
 
 
 def plain(headers: list[str], rows: list[list[str]], width: int | None) -> str:
@@ -171,7 +234,7 @@ def plain(headers: list[str], rows: list[list[str]], width: int | None) -> str:
     for index, header in enumerate(headers):
         table.add_column(header, justify="left" if index < 2 else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(cell.replace("[", "\\[") for cell in row))
+        table.add_row(*map(Text, row))
     console = Console(width=width or 10_000, color_system=None)
     with console.capture() as capture:
         console.print(table)

@@ -1,0 +1,122 @@
+"""``summary_agg.json``: mean@N of every model, and where the spread of its verdicts comes from.
+
+Definitions, for one model under one judge with N answer samples and M judge samples:
+
+- ``mean``: over all scored verdicts, pooled; the average of ``summary.json``. A row judged 8, 9, 8
+  counts as its mean, 8.33.
+- ``std``: standard deviation of single verdicts around that mean (n - 1).
+- ``sem``: standard error of the mean, clustered by question: what another set of questions of this
+  kind would change. ``ci_low``, ``ci_high``: the 95% interval, bootstrap over questions.
+- ``parts``: standard deviations; their squares are the parts of the variance of one verdict.
+  ``question`` is between turns of questions, ``answer`` between samples of an answer, ``judge``
+  between judgments of one answer (see :func:`mtbench_ray.stats.variance_parts`). A part without
+  repeats is null and then lies in the part before it.
+- ``per_sample``, ``per_judge_sample``: the mean of each answer sample and of each judge sample;
+  null where nothing of it is scored.
+- ``repeat_std``: standard deviation of the means of the N x M repeats: how far the average moves
+  when the same checkpoint is answered and judged again. Null where nothing is repeated.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.schema import Evaluation, Outcome
+from mtbench_ray.stats import clustered_mean, variance_parts
+
+Verdicts = Callable[[Evaluation], Sequence[Outcome]]
+
+NOTE = (
+    "spread: std is over single verdicts, sem clustered by question; the parts are standard"
+    " deviations of one verdict; repeats: standard deviation of the repeated averages"
+)
+
+
+def aggregate(
+    evaluations: Iterable[Evaluation], verdicts: Verdicts, options: ScoreOptions
+) -> dict[str, Any]:
+    """The content of ``summary_agg.json``; see the head of this module for its figures.
+
+    Args:
+        evaluations: Rated ones count; other modes have no ratings and are left out.
+        verdicts: Gives an evaluation's outcomes.
+        options: The bootstrap.
+    """
+    return {
+        "schema": 1,
+        "results": [
+            spread(row, verdicts(row), options)
+            for row in evaluations
+            if row.mode == "single" and row.judge
+        ],
+    }
+
+
+def spread(row: Evaluation, outcomes: Sequence[Outcome], options: ScoreOptions) -> dict[str, Any]:
+    """The figures of one evaluation, with their coverage."""
+    found = [
+        (item.slot, item.judgment.value)
+        for item in outcomes
+        if not item.reason and item.judgment is not None and item.judgment.value is not None
+    ]
+    values = [value for _, value in found]
+    interval = clustered_mean(
+        values,
+        [slot.group for slot, _ in found],
+        resamples=options.resamples,
+        seed=options.seed,
+    )
+    cells: dict[Hashable, dict[int, list[float]]] = {}
+    for slot, value in found:
+        cell = cells.setdefault((slot.question_id, slot.turn), {})
+        cell.setdefault(slot.sample, []).append(value)
+    parts = variance_parts([list(cell.values()) for cell in cells.values()])
+    samples = sorted({item.slot.sample for item in outcomes})
+    judge_samples = sorted({item.slot.judge_sample for item in outcomes})
+    by_repeat = _means(((slot.sample, slot.judge_sample), value) for slot, value in found)
+    by_sample = _means((slot.sample, value) for slot, value in found)
+    by_judge_sample = _means((slot.judge_sample, value) for slot, value in found)
+    return {
+        "model": row.model,
+        "judge": row.judge,
+        "mean": interval.mean,
+        "std": statistics.stdev(values) if len(values) > 1 else None,
+        "sem": interval.se,
+        "ci_low": interval.low,
+        "ci_high": interval.high,
+        "n_questions": interval.clusters,
+        "samples": len(samples),
+        "judge_samples": len(judge_samples),
+        "parts": {
+            name: None if part is None else math.sqrt(part)
+            for name, part in (
+                ("question", parts.question),
+                ("answer", parts.answer),
+                ("judge", parts.judge),
+            )
+        },
+        "per_sample": [by_sample.get(sample) for sample in samples],
+        "per_judge_sample": [by_judge_sample.get(sample) for sample in judge_samples],
+        "repeat_std": statistics.stdev(by_repeat.values()) if len(by_repeat) > 1 else None,
+        "planned": len(outcomes),
+        "scored": len(values),
+        "failed": dict(sorted(Counter(item.reason for item in outcomes if item.reason).items())),
+    }
+
+
+def is_repeated(row: Evaluation) -> bool:
+    """Whether an evaluation repeats answers or judgments: only then it is worth a table."""
+    return row.judge_samples > 1 or any(unit.sample for unit in row.answers.units)
+
+
+def _means(rows: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
+    """Mean by key."""
+    groups: dict[Hashable, list[float]] = {}
+    for key, value in rows:
+        groups.setdefault(key, []).append(value)
+    return {key: math.fsum(values) / len(values) for key, values in groups.items()}

@@ -1,0 +1,71 @@
+"""The tables as people see them."""
+
+import pytest
+
+from mtbench_ray.reports.tables import common_folder, label, render
+
+FULL = {"mean": 6.5, "ci_low": 6.1, "ci_high": 6.9, "planned": 160, "scored": 160, "failed": {}}
+NONE = {"mean": None, "ci_low": None, "ci_high": None, "planned": 20, "scored": 0,
+        "failed": {"no_rating": 20}}  # fmt: skip
+
+
+def summary(*models, average=FULL, categories=None):
+    return {
+        "mode": "single", "parity": "safe", "notes": [],
+        "results": [
+            {
+                "model": model, "judge": "j", "demo": False, "error": None, "truncated": 0,
+                "output_tokens_per_s": None, "first_turn": FULL, "second_turn": FULL,
+                "average": average, "categories": categories or {},
+                "answers": {"answered": 160, "planned": 160, "failed": {}},
+            }
+            for model in models
+        ],
+    }  # fmt: skip
+
+
+def test_a_long_folder_is_said_once():
+    folder = "/mnt/shared/experiments/2026/llama_sft_run_with_a_long_name/checkpoints"
+    text = render(summary(*(f"{folder}/step_{step}" for step in (100, 200, 300))))
+    assert text.splitlines()[0] == f"models in {folder}/"
+    assert text.count(folder) == 1
+    assert max(map(len, text.splitlines()[1:])) < 120
+    assert [line.split()[0] for line in text.splitlines() if line.startswith("step_")][:3] == [
+        "step_100", "step_200", "step_300",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "folder"),
+    [
+        (["/ckpts/of/a/long/run/step_1", "/ckpts/of/a/long/run/step_2"], "/ckpts/of/a/long/run/"),
+        (["/ckpts/of/a/long/run_a/step_1", "/ckpts/of/a/long/run_b/step_1"], "/ckpts/of/a/long/"),
+        (["/ckpts/of/a/long/run/step_1/"], "/ckpts/of/a/long/run/"),
+        (["/ckpts/of/a/long/run", "/ckpts/of/a/long/run/step_1"], "/ckpts/of/a/long/"),
+        (["org/a", "org/b"], ""),
+        (["/ckpts/of/a/long/run/step_1", "org/b"], ""),
+        (["one"], ""),
+        ([], ""),
+    ],
+)
+def test_the_folder_that_names_share(names, folder):
+    assert common_folder(names) == folder
+    assert all(name[len(folder):] for name in names)  # fmt: skip
+
+
+def test_odd_names_stay_on_one_line():
+    odd = "a[red]b[/]\x1b[2J\r\n\u202e\ud800|$x$"
+    text = render(summary(odd))
+    assert "a[red]b[/]?[2J????|$x$" in text
+    assert text.isprintable() or all(c.isprintable() or c == "\n" for c in text)
+    assert "\\|" in render(summary(odd), markdown=True)
+    assert label("模型 é") == "模型 é"
+
+
+def test_what_is_missing_is_not_a_number():
+    text = render(summary("m", average=NONE, categories={"writing": FULL, "math": NONE}))
+    row = next(line for line in text.splitlines() if line.startswith("m "))
+    assert "0/20" in row
+    assert "20 no_rating" in row
+    assert "n/a (0/20)" in text
+    assert "0.00" not in text

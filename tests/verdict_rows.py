@@ -1,0 +1,26 @@
+"""Outcomes of single judging from plain numbers, for the tests of the reports."""
+
+from mtbench_ray.schema import AnswerSet, Evaluation, Judgment, Outcome, Slot, Unit
+
+
+def evaluation(model="m", judge="j", samples=1, judge_samples=1, questions=(1,), **more):
+    units = tuple(Unit(q, s, f"{model}-{q}-{s}") for q in questions for s in range(samples))
+    return Evaluation(
+        AnswerSet(model, "{}", units), judge, "{}", "single", "d",
+        judge_samples=judge_samples, **more,
+    )  # fmt: skip
+
+
+def verdict(value, question=1, turn=1, sample=0, judge_sample=0, model="m", category="math"):
+    """An outcome; a text instead of a number is the reason of a failure."""
+    slot = Slot(
+        model, question, category, str(question), turn, sample, (f"{model}-{question}-{sample}",),
+        judge_sample=judge_sample,
+    )  # fmt: skip
+    if not isinstance(value, int | float):
+        return Outcome(slot, None, value)
+    judgment = Judgment(
+        f"{slot}", f"{slot}", "single", "b", question, category, turn, model, "j", "p", "ok",
+        value=float(value), sample=sample, judge_sample=judge_sample,
+    )  # fmt: skip
+    return Outcome(slot, judgment, "")
