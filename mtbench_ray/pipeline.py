@@ -18,7 +18,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,36 @@ class Work:
     units: tuple[ShardUnit, ...]
 
 
+def join_adapters(work: Sequence[Work]) -> list[Work]:
+    """Work of several adapters of one base (and of the base) as one: one engine interleaves it.
+
+    The joined work's model is the one with the largest adapter, so that the engine has room for
+    the others; every conversation names its own model.
+    """
+    groups: dict[str, list[Work]] = {}
+    for item in work:
+        base = replace(item.model, name="", adapter=None)
+        key = json.dumps([asdict(base), asdict(item.sampling), asdict(item.engine)])
+        groups.setdefault(key, []).append(item)
+    joined = []
+    for group in groups.values():
+        if len(group) < 2 or not any(item.model.adapter for item in group):
+            joined += group
+            continue
+        from mtbench_ray.engines.vllm_args import adapter_rank
+
+        largest = max(group, key=lambda item: adapter_rank(item.model))
+        units = [
+            replace(unit, model=None if item is largest else item.model)
+            for item in group
+            for unit in item.units
+        ]
+        # Interleaved: the engine sees all adapters from the first step on.
+        units.sort(key=lambda unit: str(unit.question.question_id))
+        joined.append(replace(largest, units=tuple(units)))
+    return joined
+
+
 def make_shards(work: Sequence[Work], replicas: int, run_id: str) -> list[Shard]:
     """Cut work into what an engine takes at once.
 
@@ -46,6 +76,7 @@ def make_shards(work: Sequence[Work], replicas: int, run_id: str) -> list[Shard]
     each. With fewer, each model is split over its share of the replicas. The longest shards come
     first, so that none of them is alone at the end.
     """
+    work = join_adapters(work)
     parts = max(1, replicas // max(1, len(work)))
     shards = []
     for index, item in enumerate(work):
@@ -75,6 +106,7 @@ def shard_from_json(text: str) -> Shard:
             unit["sample"],
             unit["answer_id"],
             tuple(decode(Turn, turn) for turn in unit["done"]),
+            ModelConfig(**unit["model"]) if unit["model"] else None,
         )
         for unit in data["units"]
     )

@@ -124,12 +124,18 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShardUnit:
-    """One conversation of a shard: a question, and the turns of it that are already there."""
+    """One conversation of a shard: a question, and the turns of it that are already there.
+
+    Attributes:
+        model: Where it is not the shard's: another adapter of the same base, answered among the
+            others by the same engine.
+    """
 
     question: Question
     sample: int
     answer_id: str
     done: tuple[Turn, ...] = ()
+    model: ModelConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

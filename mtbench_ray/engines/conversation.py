@@ -41,10 +41,11 @@ async def converse(
 async def _turn(engine: Engine, unit: ShardUnit, shard: Shard, answers: tuple[str, ...]) -> Turn:
     number = len(answers) + 1
     began = time.monotonic()
-    sampling = turn_sampling(unit.question, number, unit.sample, shard.sampling, shard.model)
+    model = unit.model or shard.model
+    sampling = turn_sampling(unit.question, number, unit.sample, shard.sampling, model)
     request_id = f"{unit.question.question_id}|{unit.sample}|{number}|{unit.answer_id[:12]}"
     try:
-        messages = build_messages(shard.model, unit.question, answers)
+        messages = build_messages(model, unit.question, answers)
         generation = await engine.generate(messages, sampling, request_id)
         split = _read(generation, engine)
     except EngineFault:
@@ -60,7 +61,7 @@ async def _turn(engine: Engine, unit: ShardUnit, shard: Shard, answers: tuple[st
         turn=number,
         benchmark=unit.question.benchmark,
         question_id=unit.question.question_id,
-        model=shard.model.label,
+        model=model.label,
         sample=unit.sample,
         content=split.content,
         status=split.status,
@@ -107,7 +108,7 @@ def failed_turn(
         turn=turn,
         benchmark=unit.question.benchmark,
         question_id=unit.question.question_id,
-        model=shard.model.label,
+        model=(unit.model or shard.model).label,
         sample=unit.sample,
         content="",
         status="error",

@@ -165,7 +165,11 @@ class ShardWorker:
             least = min(deaths[answer_id] for answer_id in ledger.owed)
             group = [unit for key, unit in ledger.owed.items() if deaths[key] == least]
             limit = (width, company)[least] if least < 2 else 1
-            lost = await _round(engine, group, ledger, limit)
+            views, apart = await _views(engine, group)
+            for answer_id, reason in apart.items():
+                ledger.fail(answer_id, reason, engine.origin)
+            group = [unit for unit in group if unit.answer_id in ledger.owed]
+            lost = await _round(views, group, ledger, limit)
             if lost is None:
                 continue
             why = str(lost.fault)
@@ -255,8 +259,33 @@ class _Lost:
     suspects: frozenset[str]
 
 
+async def _views(
+    engine: Engine, units: list[ShardUnit]
+) -> tuple[dict[str, Engine], dict[str, str]]:
+    """The engine as each unit's model sees it, and why some units cannot be answered on it."""
+    views: dict[str, Engine] = {}
+    apart: dict[str, str] = {}
+    by_model: dict[str, Engine | str] = {}
+    for unit in units:
+        if unit.model is None:
+            views[unit.answer_id] = engine
+            continue
+        label = unit.model.label
+        if label not in by_model:
+            try:
+                by_model[label] = await engine.adopt(unit.model) or "not an adapter of this engine"
+            except (EngineFault, UserError) as error:
+                by_model[label] = str(error)
+        view = by_model[label]
+        if isinstance(view, str):
+            apart[unit.answer_id] = view
+        else:
+            views[unit.answer_id] = view
+    return views, apart
+
+
 async def _round(
-    engine: Engine, units: list[ShardUnit], ledger: _Ledger, limit: int
+    views: dict[str, Engine], units: list[ShardUnit], ledger: _Ledger, limit: int
 ) -> _Lost | None:
     """Walk ``units``, ``limit`` at a time; None where all ended, else how the engine was lost."""
     slots = asyncio.Semaphore(limit)
@@ -269,7 +298,7 @@ async def _round(
                 return  # its slot came free because the engine is lost: it is no suspect
             running.add(unit.answer_id)
             try:
-                await converse(engine, unit, ledger.shard, ledger.emit)
+                await converse(views[unit.answer_id], unit, ledger.shard, ledger.emit)
             except EngineFault as fault:
                 faults.append(fault)
                 raise
