@@ -28,8 +28,9 @@ from mtbench_ray.schema import Message, Status, canonical
 
 log = logging.getLogger(__name__)
 
-_PROBE_S = 5.0
-"""The first call goes alone for so long: what its refusal teaches is paid once, not 64 times."""
+_PROBE_S = 1.0
+"""The first call goes alone for so long: what its refusal teaches is paid once, not 128 times. A
+refusal comes at once; a good reply may take long, and the others do not wait for it."""
 _LONGEST_BACKOFF_S = 60.0
 
 

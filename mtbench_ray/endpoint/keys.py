@@ -12,7 +12,7 @@ import os
 import re
 from urllib.parse import urlsplit
 
-from mtbench_ray.config import EndpointConfig
+from mtbench_ray.config import EndpointConfig, EngineConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.redact import redactor
 
@@ -34,11 +34,12 @@ def resolve_key(config: EndpointConfig) -> str | None:
     if not key:
         if is_loopback(config.base_url):
             return None
+        group = "engine" if isinstance(config, EngineConfig) else "judge"
         where = f" for {display_host(config.base_url)}" if config.base_url else ""
         raise UserError(
             f"no API key{where}: the environment variable {config.api_key_env} is not set or blank",
-            f"set it (export {config.api_key_env}=...), name another one with api_key_env=..., "
-            "or say api_key_env=null where the service wants no key",
+            f"set it (export {config.api_key_env}=...), name another one with "
+            f"{group}.api_key_env=..., or say {group}.api_key_env=null where none is wanted",
         )
     if not key.isascii() or not key.isprintable() or " " in key:
         raise UserError(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
-from mtbench_ray.endpoint.client import Completion, EndpointClient
+from mtbench_ray.endpoint.client import Closing, Completion, EndpointClient
 from mtbench_ray.endpoint.cluster import make_limiter
 from mtbench_ray.endpoint.keys import resolve_key
 from mtbench_ray.endpoint.limiter import RateLimiter
@@ -66,8 +66,8 @@ class EndpointEngine:
                     temperature=sampling.temperature,
                     extra=extra,
                 )
-            except EndpointStopped as error:
-                raise EngineFault(str(error), fatal=True) from error
+            except (EndpointStopped, Closing) as error:
+                raise EngineFault(str(error) or "the run is ending", fatal=True) from error
             generation = _generation(reply)
             short = len(reply.text.strip()) < self._config.min_response_length
             if generation.status != "ok" or not short:
