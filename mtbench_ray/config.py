@@ -14,6 +14,7 @@ from __future__ import annotations
 # ruff: noqa: RUF009
 import dataclasses
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 DEMO_MODEL = "smollm2-135m"
@@ -29,11 +30,13 @@ def _science(default: Any) -> Any:
 
 def science(settings: Any) -> dict[str, Any]:
     """The settings of a dataclass instance that change a result, as plain JSON values."""
-    return {
-        f.name: getattr(settings, f.name)
-        for f in dataclasses.fields(settings)
-        if f.metadata.get("science")
-    }
+    return {name: getattr(settings, name) for name in _science_names(settings.__class__)}
+
+
+@lru_cache
+def _science_names(kind: type[Any]) -> tuple[str, ...]:
+    """Asked for with every judge call: reading the fields each time costs more than the rest."""
+    return tuple(f.name for f in dataclasses.fields(kind) if f.metadata.get("science"))
 
 
 @dataclass

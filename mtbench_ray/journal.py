@@ -205,6 +205,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def well_formed(text: str) -> str:
     """``text`` as UTF-8 can hold it: surrogate pairs joined, lone surrogates as U+FFFD."""
+    if text.isascii():
+        return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 

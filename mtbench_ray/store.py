@@ -72,6 +72,7 @@ class Workspace:
         self.scrub = redactor(secrets)
         self._fresh = False
         self._unsaved: dict[str, BenchmarkData] = {}
+        self._data: dict[tuple[str, int, int], BenchmarkData] = {}
         self._told: set[str] = set()
         self._turns: dict[tuple[str, int], Turn] = {}
         self._judgments: dict[str, Judgment] = {}
@@ -232,15 +233,21 @@ class Workspace:
         hint = "Copy the whole workspace folder, data/ too, or run again."
         if not re.fullmatch(r"[0-9a-f]{32}", name) or not path.is_file():
             raise UserError(f"{self.root} has no benchmark data {name!r}", hint)
+        # Every evaluation of a sweep asks for it; a file that is as it was is read once.
+        stat = path.stat()
+        key = (name, stat.st_mtime_ns, stat.st_size)
+        if key in self._data:
+            return self._data[key]
         text = path.read_bytes().decode("utf-8", "replace")
         if text_hash(text) != name:
             raise UserError(f"{path} was changed after it was saved", hint)
         try:
             fields = json.loads(text)
             questions = tuple(decode(Question, item) for item in fields.pop("questions"))
-            return BenchmarkData(questions=questions, **fields)
+            self._data[key] = BenchmarkData(questions=questions, **fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(f"{path} is not benchmark data: {error}", hint) from None
+        return self._data[key]
 
     def write_text(self, relative: Path | str, text: str) -> Path:
         """Write a file of the workspace whole or not at all, without any secret.
