@@ -243,7 +243,7 @@ def _tell_apart(jobs: Sequence[Job]) -> None:
     for job in jobs:
         by_label.setdefault(job.answers.model, []).append(job)
     for label, same in by_label.items():
-        settings = [_flat(json.loads(job.answers.settings)) for job in same]
+        settings = [flat(json.loads(job.answers.settings)) for job in same]
         differing = sorted(
             {key for one in settings for key in one if one[key] != settings[0].get(key)}
             - {"fingerprint"}
@@ -254,12 +254,12 @@ def _tell_apart(jobs: Sequence[Job]) -> None:
                 job.answers = dataclasses.replace(job.answers, model=f"{label} ({what})")
 
 
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings with dotted names."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{key}."))
+            flat.update(flat(value, f"{prefix}{key}."))
         else:
             flat[f"{prefix}{key}"] = value
     return flat
