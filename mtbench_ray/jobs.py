@@ -256,13 +256,13 @@ def _tell_apart(jobs: Sequence[Job]) -> None:
 
 def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings with dotted names."""
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, dict):
-            flat.update(flat(value, f"{prefix}{key}."))
+            found.update(flat(value, f"{prefix}{key}."))
         else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+            found[f"{prefix}{key}"] = value
+    return found
 
 
 def _check(config: RunConfig, alone: bool) -> tuple[str, list[str], str | None]:
