@@ -16,7 +16,7 @@ from typing import Any
 
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {
-        "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 8192,
         "tie_word_embeddings": False,
     },
