@@ -1,13 +1,16 @@
-"""What the driver shows while a run goes on.
+"""What the driver shows while a run goes on: one display for all models of a sweep.
 
-On a terminal one line is rewritten in place; elsewhere a plain line comes now and then, so that a
-log stays readable. Everything goes to standard error: standard output is the result's.
+On a terminal one line at the bottom is rewritten in place; elsewhere it is printed now and then,
+so that a log stays readable. Above it a table grows: a line for each model, as soon as its last
+verdict is there. Everything goes to standard error: standard output is the result's.
 """
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
@@ -15,15 +18,26 @@ from rich.live import Live
 from rich.text import Text
 
 from mtbench_ray.plan import Setting
+from mtbench_ray.reports.tables import common_folder, label
 from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Turn
+from mtbench_ray.standings import Standings
 from mtbench_ray.store import Workspace
 
 PLAIN_EVERY_S = 15.0
 """Seconds between plain lines."""
+RATE_OVER_S = 60.0
+"""Rates and the time left are taken from so many last seconds."""
 
 
 class Progress:
-    """Counts, rate, time left and score so far of one run."""
+    """Counts, rates, time left and scores so far of one run.
+
+    Args:
+        evaluations: All of the run.
+        settings: Those of them that are judged, bound to their data.
+        workspace: Read only; rows are in it before they are counted here.
+        quiet: Only messages are shown.
+    """
 
     def __init__(
         self,
@@ -33,30 +47,35 @@ class Progress:
         *,
         quiet: bool,
     ) -> None:
-        self._turns_wanted = _wanted_turns(evaluations, workspace)
-        self._turns_done = sum(
-            key in workspace.turns and workspace.turns[key].status in ANSWERED
-            for key in self._turns_wanted
-        )
-        self._wanted = sum(
-            len(what.mode.slots(what.evaluation, what.questions)) for what in settings
-        )
-        self._judged = 0
+        self._quiet = quiet
+        # What stderr is decides, not the environment: FORCE_COLOR must not animate a log.
+        self._console = Console(stderr=True, soft_wrap=True, force_terminal=sys.stderr.isatty())
+        self._live: Live | None = None
+        self._cut = len(common_folder({row.model for row in evaluations}))
+        self._judges = len({row.judge for row in evaluations if row.judge})
+        self._began = time.monotonic()
+        self._shown = self._began
+        self._last = ""
+        self._routine = float("-inf")
         self._failed = 0
         self._sum = 0.0
         self._scored = 0
         self._tokens = 0
         self._cost = 0.0
-        self._began = time.monotonic()
-        self._shown = 0.0
-        self._done_before = self._turns_done
-        self._console = Console(stderr=True, quiet=quiet, soft_wrap=True)
-        self._live: Live | None = None
+        self._models = len(evaluations)
+        self._standings = Standings(evaluations, settings, workspace)
+        self._past: deque[tuple[float, int, int]] = deque([self._mark()])
 
     def __enter__(self) -> Progress:
-        if self._console.is_terminal and not self._console.quiet:
-            self._live = Live(console=self._console, refresh_per_second=4, transient=True)
+        if sys.stderr.isatty() and not self._console.is_dumb_terminal and not self._quiet:
+            self._live = Live(
+                console=self._console,
+                refresh_per_second=4,
+                transient=True,
+                get_renderable=lambda: Text(self._line(), no_wrap=True, overflow="ellipsis"),
+            )
             self._live.start()
+        self._done(self._standings.already())
         return self
 
     def __exit__(
@@ -67,86 +86,142 @@ class Progress:
     ) -> None:
         if self._live is not None:
             self._live.stop()
-        self._console.print(self._line())
+            self._live = None
+        if self._counts() != self._last:
+            self._say()
 
     def turn(self, row: Turn) -> None:
         """Count a turn."""
         if row.status in ANSWERED:
-            self._turns_done += 1
             self._tokens += row.output_tokens
         else:
             self._failed += 1
+        self._done(self._standings.turn(row))
+        self.tick()
 
     def judgment(self, row: Judgment) -> None:
         """Count a judgment."""
-        self._judged += 1
         self._cost += row.cost_usd or 0.0
         if row.value is not None:
             self._scored += 1
             self._sum += row.value
         else:
             self._failed += 1
+        self._done(self._standings.judgment(row))
+        self.tick()
 
     def engine(self, event: EngineEvent) -> None:
-        """Say what an engine did."""
+        """Say what an engine did; of many starts that went well only some."""
+        now = time.monotonic()
+        if event.kind in ("start", "swap", "stop"):
+            if self._quiet or now - self._routine < PLAIN_EVERY_S:
+                return
+            self._routine = now
         detail = f": {event.detail}" if event.detail else ""
         self.message(f"engine {event.kind} {event.model} ({event.seconds:.1f} s){detail}")
 
     def message(self, text: str) -> None:
         """A line that stays."""
-        self._console.print(Text(text))
+        for line in text.splitlines() or [""]:
+            self._console.print(Text(label(line)))
 
     def tick(self) -> None:
-        """Refresh; a plain line only now and then."""
-        if self._live is not None:
-            self._live.update(Text(self._line()))
-        elif time.monotonic() - self._shown > PLAIN_EVERY_S:
-            self._shown = time.monotonic()
+        """A plain line where the last one is old; the line on a terminal renews itself."""
+        now = time.monotonic()
+        if now - self._past[-1][0] >= 1.0:
+            self._past.append(self._mark())
+            while now - self._past[0][0] > RATE_OVER_S:
+                self._past.popleft()
+        if self._live is None and now - self._shown >= PLAIN_EVERY_S:
+            self._say()
+
+    def _done(self, finished: Sequence[tuple[Evaluation, str]]) -> None:
+        """The lines of models that are done."""
+        if self._quiet or not finished:
+            return
+        width = len(str(self._models))
+        first = self._standings.finished - len(finished) + 1
+        for number, (row, result) in enumerate(finished, start=first):
+            name = row.model[self._cut :]
+            name += f" against {row.baseline[self._cut :]}" if row.baseline else ""
+            name += f" by {row.judge}" if self._judges > 1 else ""
+            self.message(f"done {number:{width}}/{self._models}  {result}  {name}")
+
+    def _mark(self) -> tuple[float, int, int]:
+        return time.monotonic(), self._standings.turns_done, self._standings.verdicts_done
+
+    def _say(self) -> None:
+        """A plain line."""
+        self._shown = time.monotonic()
+        self._last = self._counts()
+        if not self._quiet:
             self._console.print(Text(self._line()))
 
     def _line(self) -> str:
         passed = time.monotonic() - self._began
-        parts = [
-            f"{passed:5.0f} s",
-            f"turns {self._turns_done}/{len(self._turns_wanted)}",
-        ]
-        if self._tokens:
-            parts.append(f"{self._tokens / max(passed, 1e-9):.0f} tok/s")
-        if self._wanted:
-            parts.append(f"judged {self._judged}/{self._wanted}")
-        if self._failed:
-            parts.append(f"failed {self._failed}")
-        if self._scored:
-            parts.append(f"mean so far {self._sum / self._scored:.2f}")
-        if self._cost:
-            parts.append(f"${self._cost:.2f}")
-        left = self._left(passed)
+        left = self._left()
+        words = [f"{passed:5.0f} s", self._counts(), *self._rates()]
         if left is not None:
-            parts.append(f"about {left:.0f} s left")
-        return "  ".join(parts)
+            words.append(f"about {_span(left)} left")
+        return "  ".join(words)
 
-    def _left(self, passed: float) -> float | None:
-        """Seconds to go if all goes on as it did."""
-        done = self._turns_done - self._done_before + self._judged
-        wanted = len(self._turns_wanted) - self._done_before + self._wanted
-        if done < 5 or wanted <= done:
+    def _counts(self) -> str:
+        """How far the run is."""
+        words = [f"turns {self._standings.turns_done}/{self._standings.turns_wanted}"]
+        if self._models > 1:
+            words.insert(0, f"models {self._standings.finished}/{self._models}")
+        if self._standings.verdicts_wanted:
+            words.append(
+                f"judged {self._standings.verdicts_done}/{self._standings.verdicts_wanted}"
+            )
+        if self._failed:
+            words.append(f"failed {self._failed}")
+        if self._scored and self._models == 1:
+            words.append(f"mean so far {self._sum / self._scored:.2f}")
+        if self._cost:
+            words.append(f"${self._cost:.2f}")
+        return "  ".join(words)
+
+    def _recent(self) -> tuple[float, float, float]:
+        """Seconds looked at, and turns and verdicts per second in them."""
+        then, turns, verdicts = self._past[0]
+        seconds = max(time.monotonic() - then, 1e-9)
+        return (
+            seconds,
+            (self._standings.turns_done - turns) / seconds,
+            (self._standings.verdicts_done - verdicts) / seconds,
+        )
+
+    def _rates(self) -> list[str]:
+        seconds, _, verdicts = self._recent()
+        words = []
+        if self._tokens:
+            passed = time.monotonic() - self._began
+            words.append(f"{self._tokens / max(passed, 1e-9):.0f} tok/s")
+        if verdicts and seconds >= 1.0:
+            words.append(f"{verdicts:.1f} judged/s")
+        return words
+
+    def _left(self) -> float | None:
+        """Seconds to go if both streams go on as they did of late; None where that is unknown."""
+        seconds, turns, verdicts = self._recent()
+        if seconds < 5.0:
             return None
-        return passed / done * (wanted - done)
+        times = []
+        for left, rate in (
+            (self._standings.turns_wanted - self._standings.turns_done, turns),
+            (self._standings.verdicts_wanted - self._standings.verdicts_done, verdicts),
+        ):
+            if left > 0 and rate <= 0:
+                return None
+            if left > 0:
+                times.append(left / rate)
+        return max(times, default=None)
 
 
-def _wanted_turns(
-    evaluations: Sequence[Evaluation], workspace: Workspace
-) -> dict[tuple[str, int], None]:
-    wanted: dict[tuple[str, int], None] = {}
-    turns_of: dict[str, Mapping[int | str, int]] = {}
-    for row in evaluations:
-        if row.data not in turns_of:
-            turns_of[row.data] = {
-                question.question_id: len(question.turns)
-                for question in workspace.load_data(row.data).questions
-            }
-        if row.error is None:
-            for unit in row.answers.units:
-                for turn in range(1, turns_of[row.data][unit.question_id] + 1):
-                    wanted[(unit.answer_id, turn)] = None
-    return wanted
+def _span(seconds: float) -> str:
+    """A time in words of two units at most."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,202 @@
+"""Which models of a run wait for what, and what each came to once its last verdict is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.judges.modes import failed_reason, outcome
+from mtbench_ray.plan import Setting, render
+from mtbench_ray.reports.tables import number, reasons
+from mtbench_ray.schema import ANSWERED, Evaluation, Judgment, Slot, Turn
+from mtbench_ray.store import Workspace
+
+TurnKey = tuple[str, int]
+
+
+@dataclass
+class _Wanted:
+    """A verdict that a model wants: its id, or why it cannot be judged."""
+
+    slot: Slot
+    judgment_id: str
+    reason: str
+
+
+@dataclass
+class _Model:
+    """One evaluation on its way.
+
+    Attributes:
+        turns: Turns that it still waits for; other evaluations may wait for the same.
+        wanted: All its verdicts, once its turns are there.
+        verdicts: Ids of the verdicts that it then still waits for.
+    """
+
+    row: Evaluation
+    what: Setting | None
+    turns: set[TurnKey] = field(default_factory=set)
+    wanted: list[_Wanted] | None = None
+    verdicts: set[str] = field(default_factory=set)
+
+
+class Standings:
+    """What the models of a run still wait for; told of each row once the workspace has it.
+
+    Args:
+        evaluations: All of the run.
+        settings: Those of them that are judged, bound to their data.
+        workspace: Read only.
+
+    Attributes:
+        turns_wanted: Turns of the run's models and their baselines, done or not.
+        turns_done: So many of them are answered.
+        verdicts_wanted: Verdicts that the run wants.
+        verdicts_done: So many are good, or were tried in this run.
+        finished: Models whose last verdict is there.
+    """
+
+    def __init__(
+        self,
+        evaluations: Sequence[Evaluation],
+        settings: Sequence[Setting],
+        workspace: Workspace,
+    ) -> None:
+        self._workspace = workspace
+        self._received: set[str] = set()
+        self._named: set[str] = set()
+        self._by_turn: dict[TurnKey, list[_Model]] = {}
+        self._by_verdict: dict[str, list[_Model]] = {}
+        bound = {id(what.evaluation): what for what in settings}
+        self._models = [_Model(row, bound.get(id(row))) for row in evaluations]
+        self.finished = self.verdicts_wanted = self.verdicts_done = 0
+        turns: dict[TurnKey, bool] = {}
+        for model in self._models:
+            turns |= self._expect(model)
+        self.turns_wanted = len(turns)
+        self.turns_done = sum(turns.values())
+
+    def already(self) -> list[tuple[Evaluation, str]]:
+        """Models that wait for nothing from the start: failed ones, and those that are done."""
+        return self._look(self._models)
+
+    def turn(self, row: Turn) -> list[tuple[Evaluation, str]]:
+        """Count a turn; returns the models that it finishes, each with its result in words."""
+        key = (row.answer_id, row.turn)
+        self.turns_done += row.status in ANSWERED
+        waiting = self._by_turn.pop(key, [])
+        for model in waiting:
+            model.turns.discard(key)
+        return self._look(waiting)
+
+    def judgment(self, row: Judgment) -> list[tuple[Evaluation, str]]:
+        """Count a verdict; returns as :meth:`turn` does."""
+        self.verdicts_done += row.judgment_id not in self._received
+        self._received.add(row.judgment_id)
+        waiting = self._by_verdict.pop(row.judgment_id, [])
+        for model in waiting:
+            model.verdicts.discard(row.judgment_id)
+        return self._look(waiting)
+
+    def _expect(self, model: _Model) -> dict[TurnKey, bool]:
+        """Note what a model waits for; returns its turns, and whether each is there."""
+        row = model.row
+        if row.error is not None:
+            return {}
+        turns = self._workspace.turns
+        count = {
+            question.question_id: len(question.turns)
+            for question in self._workspace.load_data(row.data).questions
+        }
+        wanted = {
+            (unit.answer_id, turn): _answered(turns.get((unit.answer_id, turn)))
+            for answers in (row.answers, row.opponent)
+            if answers is not None
+            for unit in answers.units
+            for turn in range(1, count[unit.question_id] + 1)
+        }
+        model.turns = {key for key, there in wanted.items() if not there}
+        for key in model.turns:
+            self._by_turn.setdefault(key, []).append(model)
+        if model.what is not None:
+            verdicts = self._wanted(model.what)
+            self.verdicts_wanted += len(verdicts)
+            self.verdicts_done += sum(self._judged(item) for item in verdicts)
+        return wanted
+
+    def _wanted(self, what: Setting) -> list[_Wanted]:
+        """All verdicts of an evaluation as far as they can be named now."""
+        turns, wanted = self._workspace.turns, []
+        for slot in what.mode.slots(what.evaluation, what.questions):
+            reason = failed_reason(slot, turns)
+            name = "" if reason else render(what, slot, turns).judgment_id
+            wanted.append(_Wanted(slot, name, reason or ""))
+        return wanted
+
+    def _judged(self, item: _Wanted) -> bool:
+        """Whether a verdict is good, or has been tried in this run."""
+        found = self._workspace.judgments.get(item.judgment_id)
+        return item.judgment_id in self._received or (found is not None and found.status == "ok")
+
+    def _look(self, models: Sequence[_Model]) -> list[tuple[Evaluation, str]]:
+        """Which of these models wait for nothing any more."""
+        done = []
+        for model in models:
+            if model.turns:
+                continue
+            if model.wanted is None:
+                self._await_verdicts(model)
+            if not model.verdicts:
+                done.append((model.row, self._result(model)))
+                model.wanted = []
+        self.finished += len(done)
+        return done
+
+    def _await_verdicts(self, model: _Model) -> None:
+        """All turns of a model are there: name the verdicts that it waits for."""
+        model.wanted = self._wanted(model.what) if model.what else []
+        model.verdicts = {
+            item.judgment_id for item in model.wanted if item.judgment_id and not self._judged(item)
+        }
+        for name in model.verdicts:
+            self._by_verdict.setdefault(name, []).append(model)
+        for item in model.wanted:
+            # Equal texts of two models have one verdict, and it is counted once.
+            if item.judgment_id in model.verdicts or item.judgment_id in self._received:
+                self.verdicts_wanted -= item.judgment_id in self._named
+                self._named.add(item.judgment_id)
+
+    def _result(self, model: _Model) -> str:
+        """Average and coverage, or what went wrong."""
+        what = model.what
+        if model.row.error is not None:
+            return f"failed: {model.row.error}"
+        if what is None:
+            return "answered"
+        judgments = self._workspace.judgments
+        found = [
+            outcome(
+                what.mode, item.slot, judgments.get(item.judgment_id), item.reason, "safe",
+                what.prompts,
+            )
+            for item in model.wanted or ()
+        ]  # fmt: skip
+        options = ScoreOptions(resamples=0, judge=model.row.judge)
+        score = next(
+            score
+            for score in what.mode.reduce(found, options)
+            if score.model == model.row.model
+            and score.dimension == "all"
+            and score.metric in ("rating", "win_rate_adjusted")
+        )
+        failed = f" ({reasons(json.loads(score.failed))})" if score.scored < score.planned else ""
+        return (
+            f"average {number(score.mean, 2 if score.metric == 'rating' else 3):>5}"
+            f"  {score.scored}/{score.planned} scored{failed}"
+        )
+
+
+def _answered(turn: Turn | None) -> bool:
+    return turn is not None and turn.status in ANSWERED

@@ -1,0 +1,185 @@
+"""The display of a run, on a terminal and in a log."""
+
+import io
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from stub_server import StubServer
+
+from mtbench_ray import progress as module
+from mtbench_ray.cli import main
+from mtbench_ray.progress import Progress, _span
+from mtbench_ray.schema import AnswerSet, EngineEvent, Evaluation
+
+ODD = "a[red]b[/nothing] \x1b[2J$x$ 模型"
+
+
+@pytest.fixture
+def stub():
+    with StubServer() as server:
+        yield server
+
+
+@pytest.fixture
+def line(stub, questions, references, tmp_path):
+    return [
+        "engine=fake", f"question_path={questions}", f"reference_path={references}",
+        f"workspace={tmp_path / 'work'}", "judge=openai", "judge.model=stub",
+        f"judge.base_url={stub.url}",
+    ]  # fmt: skip
+
+
+def on_a_terminal(args, size=(24, 100), **environment):
+    """Output of a command line on a pseudo terminal, and its exit code."""
+    leader, follower = pty.openpty()
+    os.set_blocking(leader, False)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mtbench_ray", *args],
+        stdin=follower, stdout=subprocess.DEVNULL, stderr=follower,
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "TERM": "xterm", "LINES": str(size[0]), "COLUMNS": str(size[1]),
+             **environment},
+    )  # fmt: skip
+    os.close(follower)
+    shown = b""
+    while process.poll() is None or select.select([leader], [], [], 0.2)[0]:
+        try:
+            shown += os.read(leader, 65536)
+        except BlockingIOError:
+            time.sleep(0.02)
+        except OSError:
+            break
+    os.close(leader)
+    return shown.decode(), process.wait(10)
+
+
+def test_in_a_log_each_model_gets_one_line_and_the_end_is_said_once(line, capsys):
+    names = ["/ckpts/of/one/long/run/step_100", "/ckpts/of/one/long/run/step_200"]
+    assert main(["-m", f"model={','.join(names)}", *line]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    done = [text for text in lines if text.startswith("done")]
+    assert sorted(text.split()[-1] for text in done) == ["step_100", "step_200"]
+    assert [text.split()[1] for text in done] == ["1/2", "2/2"]
+    assert all("8/8 scored" in text and "average" in text for text in done)
+    assert len([text for text in lines if "models 2/2" in text]) == 1
+    assert "turns 16/16  judged 16/16" in lines[-1]
+    assert "\x1b" not in "".join(lines)
+    assert len(lines) <= 5
+
+
+def test_the_average_of_the_line_is_that_of_the_table(line, capsys):
+    assert main(["model=org/m", "judge.samples=2", *line]) == 0
+    shown = capsys.readouterr()
+    average = re.search(r"average +([\d.]+)", shown.err)[1]
+    row = next(text for text in shown.out.splitlines() if text.startswith("org/m"))
+    assert row.split()[4] == average
+
+
+def test_a_rerun_counts_what_is_there(line, capsys):
+    assert main(["model=org/a", *line]) == 0
+    capsys.readouterr()
+    assert main(["-m", "model=org/a,org/b", *line]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("done 1/2")
+    assert lines[0].endswith("org/a")
+    assert "turns 16/16  judged 16/16" in lines[-1]
+
+
+def test_a_bad_model_says_so_at_once_in_its_line(line, capsys):
+    faults = "engine.fake_faults={models: [org/bad], fail_start: no room}"
+    assert main(["-m", "model=org/bad,org/b", faults, *line]) == 3
+    err = capsys.readouterr().err
+    (bad,) = [text for text in err.splitlines() if text.startswith("done") and "org/bad" in text]
+    assert "n/a  0/8 scored (8 answer_error)" in bad
+
+
+def test_two_judges_are_told_apart(line, capsys):
+    assert main(["-m", "model=org/a", *line, "judge.model=one,two"]) == 0
+    done = [text for text in capsys.readouterr().err.splitlines() if text.startswith("done")]
+    assert sorted(text.split()[-1] for text in done) == ["one", "two"]
+
+
+def test_pairs_name_their_opponent_and_count_its_turns(line, capsys):
+    pair = ["mode=pairwise-baseline", "baseline=org/a"]
+    assert main(["-m", "model=org/a,org/b", *pair, *line]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert any(text.endswith("org/b against org/a") for text in lines)
+    assert "turns 16/16  judged 16/16" in lines[-1]
+
+
+def test_quiet_shows_nothing_but_what_went_wrong(line, stub, capsys):
+    assert main(["model=org/m", "quiet=true", *line]) == 0
+    assert capsys.readouterr().err == ""
+    stub.script.always = "401"
+    assert main(["model=org/n", "quiet=true", *line]) == 3
+    err = capsys.readouterr().err
+    assert "stopped" in err
+    assert "turns" not in err
+
+
+def test_on_a_terminal_one_line_is_renewed_and_the_table_grows(line):
+    slow = ["engine.fake_seconds_per_token=0.003", "sampling.max_tokens=300"]
+    shown, code = on_a_terminal(["-m", "model=org/a,org/b", *slow, *line])
+    assert code == 0, shown
+    assert shown.count("\x1b[2K") > 3, "no line was renewed"
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    assert [text.split()[1] for text in plain.splitlines() if text.startswith("done")] == [
+        "1/2", "2/2",
+    ]  # fmt: skip
+    last = [text for text in plain.split("\n") if "models 2/2" in text][-1]
+    assert "judged 16/16" in last
+    assert plain.rstrip().endswith(last.strip())
+
+
+def test_a_narrow_terminal_cuts_the_line_and_a_dumb_one_gets_plain_lines(line, tmp_path):
+    shown, code = on_a_terminal(["model=org/a", *line], size=(24, 30))
+    assert code == 0, shown
+    shown, code = on_a_terminal(["model=org/b", *line], TERM="dumb")
+    assert code == 0, shown
+    assert "\x1b[2K" not in shown
+
+
+def a_display(monkeypatch, clock, **more):
+    """A display of one failed model, with a clock and a log of its own."""
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    row = Evaluation(AnswerSet(ODD, "{}", ()), "", "{}", "answers", "", error=f"no {ODD}")
+    return Progress([row], [], None, quiet=False, **more), log
+
+
+def test_odd_names_do_no_harm(monkeypatch):
+    shown, log = a_display(monkeypatch, [0.0])
+    with shown:
+        shown.engine(EngineEvent("failed", ODD, "0", 1.0, detail=f"{ODD}\nsecond\ud800line"))
+    text = log.getvalue()
+    assert "a[red]b[/nothing] ?[2J$x$ 模型" in text
+    assert "\x1b" not in text
+    assert "second?line" in text
+
+
+def test_a_log_gets_a_few_lines_a_minute(monkeypatch):
+    clock = [0.0]
+    shown, log = a_display(monkeypatch, clock)
+    with shown:
+        for second in range(120):
+            clock[0] = float(second)
+            shown.tick()
+            shown.engine(EngineEvent("swap", "m", "0", 1.0))
+    lines = log.getvalue().splitlines()
+    assert len([text for text in lines if " turns " in text]) == 120 // 15 - 1
+    assert len([text for text in lines if "engine swap" in text]) == 120 // 15
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(7.4, "7 s"), (99, "99 s"), (601, "10 min"), (7300, "2 h 2 min")]
+)
+def test_times_in_words(seconds, words):
+    assert _span(seconds) == words
