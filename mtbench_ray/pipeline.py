@@ -11,209 +11,110 @@ judged. So no answer is lost while it waits for a slow judge, and no key leaves 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import platform
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mtbench_ray.config import ClusterConfig, EngineConfig, ModelConfig, SamplingConfig
-from mtbench_ray.engines.base import Output, Shard, ShardUnit
+from mtbench_ray.cluster import needs_ray
+from mtbench_ray.config import ClusterConfig, EngineConfig
+from mtbench_ray.engines.base import Output, Shard
 from mtbench_ray.engines.worker import ShardWorker
-from mtbench_ray.errors import UserError
-from mtbench_ray.schema import EngineEvent, Question, Turn, decode, encode
+from mtbench_ray.errors import EngineFault
+from mtbench_ray.schema import EngineEvent, Turn, decode, encode
+from mtbench_ray.shards import shard_from_json, shard_to_json
+
+NO_ENGINE_S = 120.0
+"""After the loss of a node: seconds in which nobody works until the stream is given up."""
+_LAST_LINES = 3
 
 
 @dataclass(frozen=True)
-class Work:
-    """Conversations owed by one model."""
+class Lost:
+    """A shard whose engine process ended before the shard did.
 
-    model: ModelConfig
-    sampling: SamplingConfig
-    engine: EngineConfig
-    units: tuple[ShardUnit, ...]
-
-
-def join_adapters(work: Sequence[Work]) -> list[Work]:
-    """Work of several adapters of one base (and of the base) as one: one engine interleaves it.
-
-    The joined work's model is the one with the largest adapter, so that the engine has room for
-    the others; every conversation names its own model.
+    Attributes:
+        words: Which process, and what is known of its end.
     """
-    groups: dict[str, list[Work]] = {}
-    for item in work:
-        base = replace(item.model, name="", adapter=None)
-        key = json.dumps([asdict(base), asdict(item.sampling), asdict(item.engine)])
-        groups.setdefault(key, []).append(item)
-    joined = []
-    for group in groups.values():
-        if len(group) < 2 or not any(item.model.adapter for item in group):
-            joined += group
-            continue
-        from mtbench_ray.engines.vllm_args import adapter_rank
 
-        largest = max(group, key=lambda item: adapter_rank(item.model))
-        units = [
-            replace(unit, model=None if item is largest else item.model)
-            for item in group
-            for unit in item.units
-        ]
-        # Interleaved: the engine sees all adapters from the first step on.
-        units.sort(key=lambda unit: str(unit.question.question_id))
-        joined.append(replace(largest, units=tuple(units)))
-    return joined
-
-
-def make_shards(work: Sequence[Work], replicas: int, run_id: str) -> list[Shard]:
-    """Cut work into what an engine takes at once.
-
-    With as many models as replicas or more, a shard is a whole model: one engine start or swap
-    each. With fewer, each model is split over its share of the replicas. The longest shards come
-    first, so that none of them is alone at the end.
-    """
-    work = join_adapters(work)
-    parts = max(1, replicas // max(1, len(work)))
-    shards = []
-    for index, item in enumerate(work):
-        count = min(parts, len(item.units))
-        following = work[index + replicas].model if index + replicas < len(work) else None
-        shards += [
-            # Every count-th unit: each part gets a share of every category.
-            Shard(
-                item.model, item.sampling, item.engine, item.units[part::count], run_id, following
-            )
-            for part in range(count)
-        ]
-    return sorted(shards, key=lambda shard: -len(shard.units))
-
-
-def shard_to_json(shard: Shard) -> str:
-    """A shard as text: Arrow would infer a schema from the first row and lose keys of others."""
-    return json.dumps(asdict(shard), ensure_ascii=True)
-
-
-def shard_from_json(text: str) -> Shard:
-    """The reverse of :func:`shard_to_json`."""
-    data = json.loads(text)
-    units = tuple(
-        ShardUnit(
-            decode(Question, unit["question"]),
-            unit["sample"],
-            unit["answer_id"],
-            tuple(decode(Turn, turn) for turn in unit["done"]),
-            ModelConfig(**unit["model"]) if unit["model"] else None,
-        )
-        for unit in data["units"]
-    )
-    following = data["next_model"]
-    return Shard(
-        ModelConfig(**data["model"]),
-        SamplingConfig(**data["sampling"]),
-        EngineConfig(**data["engine"]),
-        units,
-        data["run_id"],
-        ModelConfig(**following) if following else None,
-    )
+    shard: Shard
+    words: str
 
 
 class EngineActor:
-    """Ray Data UDF around a worker: a plain generator, since an async one would not stream."""
+    """Ray Data UDF around a worker: a plain generator, since an async one would not stream.
 
-    def __init__(self) -> None:
+    Args:
+        replays: Ray calls an actor that it started again with the interrupted shard again. Its rows
+            would come twice or, since Ray leaves out as many as it had taken, not at all: such a
+            call yields nothing, and the driver asks for what it lacks.
+    """
+
+    def __init__(self, replays: bool = False) -> None:
+        import ray
+
         self.worker = ShardWorker()
+        self._skip = replays and ray.get_runtime_context().was_current_actor_reconstructed
 
-    def __call__(self, batch: dict[str, Any]) -> Iterator[dict[str, list[str]]]:
-        """Answer one shard; yields one-row batches of a turn or an engine event as JSON."""
-        for output in self.worker.run(shard_from_json(str(batch["shard"][0]))):
-            kind = "turn" if isinstance(output, Turn) else "event"
-            yield {"kind": [kind], "row": [encode(output)]}
+    def __call__(self, batch: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
+        """Answer one shard; yields one-row batches: ``begin``, turns and events as JSON, ``end``.
+
+        What goes wrong here comes out as a row too: Ray's own handling of exceptions would end
+        the stream of all shards, or drop the rest of this one silently.
+        """
+        if self._skip:
+            self._skip = False
+            return
+        index = int(batch["index"][0])
+
+        def row(kind: str, text: str = "") -> dict[str, list[Any]]:
+            return {"shard": [index], "kind": [kind], "row": [text]}
+
+        yield row("begin", json.dumps(_whereabouts()))
+        try:
+            for output in self.worker.run(shard_from_json(str(batch["row"][0]))):
+                yield row("turn" if isinstance(output, Turn) else "event", encode(output))
+        except Exception:
+            yield row("fault", traceback.format_exc())
+        yield row("end")
 
     def __ray_shutdown__(self) -> None:
         """End the engine with the actor."""
         self.worker.close()
 
 
-def needs_ray(engine: EngineConfig, cluster: ClusterConfig) -> bool:
-    """Whether the answers of an engine come through Ray: an endpoint needs no actors."""
-    return engine.kind == "vllm" or cluster.ray == "always"
-
-
-def start_ray(cluster: ClusterConfig) -> None:
-    """Start Ray on this machine, or join the cluster that is named.
-
-    Raises:
-        UserError: The named cluster cannot be reached.
-    """
+def _whereabouts() -> dict[str, Any]:
+    """Of this actor: its node, process and log."""
     import ray
 
-    if ray.is_initialized():
-        return
-    # Its core worker prints advice to the developers of Ray Data; logs keep everything.
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    address = cluster.address or os.environ.get("RAY_ADDRESS")
-    options: dict[str, Any] = {
-        "namespace": cluster.namespace,
-        "log_to_driver": False,
-        "logging_level": logging.WARNING,
+    return {
+        "node": ray.get_runtime_context().get_node_id(),
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "log": os.path.realpath("/proc/self/fd/2"),
     }
-    if address is None:
-        # Actors import this package from where the driver did, installed or not.
-        here = str(Path(__file__).resolve().parents[1])
-        paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        if here not in paths:
-            os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, paths)])
-        options |= {
-            "include_dashboard": False,
-            "num_cpus": cluster.num_cpus,
-            "num_gpus": cluster.num_gpus,
-        }
-    try:
-        ray.init(address=address, **options)
-    except (ConnectionError, TimeoutError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"Ray at {address or 'this machine'} cannot be reached: {error}",
-            "check cluster.address and RAY_ADDRESS, or unset both to start Ray here",
-        ) from None
-
-
-def count_replicas(engine: EngineConfig, cluster: ClusterConfig, models: int, units: int) -> int:
-    """Engines to start: what is asked for, or what the cluster's GPUs allow.
-
-    Raises:
-        UserError: More GPUs are asked for than the cluster has, with need and have.
-    """
-    if not needs_ray(engine, cluster):
-        return min(engine.replicas or 1, max(1, units))
-    import ray
-
-    per_engine = engine.tensor_parallel * engine.pipeline_parallel
-    gpus = int(ray.cluster_resources().get("GPU", 0))
-    if engine.kind == "fake" or (gpus == 0 and per_engine == 1):
-        return min(engine.replicas or 1, max(1, units))
-    need = (engine.replicas or 1) * per_engine
-    deadline = time.monotonic() + (cluster.wait_s if cluster.address else 0.0)
-    while gpus < need and time.monotonic() < deadline:
-        time.sleep(1.0)
-        gpus = int(ray.cluster_resources().get("GPU", 0))
-    biggest = max((int(node["Resources"].get("GPU", 0)) for node in ray.nodes()), default=0)
-    if gpus < need or biggest < per_engine:
-        raise UserError(
-            f"{need} GPUs are needed ({engine.replicas or 1} engines of {per_engine}) and the"
-            f" cluster has {gpus}, at most {biggest} on one node",
-            "lower engine.replicas or engine.tensor_parallel, or add nodes",
-        )
-    return min(engine.replicas or gpus // per_engine, max(models, 1) * max(1, units))
 
 
 def stream(
     shards: Sequence[Shard], replicas: int, cluster: ClusterConfig, stop: threading.Event
-) -> Iterator[Output]:
-    """Answers of all shards as they come; ends early once ``stop`` is set."""
+) -> Iterator[Output | Lost]:
+    """Answers of all shards as they come; ends early once ``stop`` is set.
+
+    What was under way in an engine process that died comes out as :class:`Lost`.
+
+    Raises:
+        Exception: The stream as a whole failed; what came before it counts.
+    """
     if not shards:
         return
     engine = shards[0].engine
@@ -225,7 +126,52 @@ def stream(
 
 def _stream_ray(
     shards: Sequence[Shard], replicas: int, engine: EngineConfig, stop: threading.Event
-) -> Iterator[Output]:
+) -> Iterator[Output | Lost]:
+    dataset = _graph(shards, replicas, engine)
+    rows: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
+
+    def pull() -> None:
+        try:
+            for row in dataset.iter_rows():
+                rows.put(row)
+            rows.put(None)
+        except BaseException as error:
+            rows.put(error)
+
+    at_work: dict[int, dict[str, Any]] = {}
+    with _TaskErrors() as errors:
+        threading.Thread(target=pull, name="rows", daemon=True).start()
+        watch = _NodeWatch()
+        row: dict[str, Any] | BaseException | None = None
+        while not stop.is_set():
+            try:
+                row = rows.get(timeout=0.5)
+            except queue.Empty:
+                watch.check(at_work)
+                continue
+            watch.heard()
+            if row is None or isinstance(row, BaseException):
+                break
+            index, kind = int(row["shard"]), row["kind"]
+            if kind == "begin":
+                at_work[index] = json.loads(row["row"])
+            elif kind == "end":
+                del at_work[index]
+            elif kind == "fault":
+                raise RuntimeError(f"a fault of this program in an engine actor:\n{row['row']}")
+            else:
+                fields = json.loads(row["row"])
+                yield decode(Turn, fields) if kind == "turn" else decode(EngineEvent, fields)
+    if stop.is_set():
+        return
+    for index, where in at_work.items():
+        yield Lost(shards[index], _last_words(where, errors.words))
+    if isinstance(row, BaseException):
+        raise row
+
+
+def _graph(shards: Sequence[Shard], replicas: int, engine: EngineConfig) -> Any:
+    """The dataset: one input row per shard, an actor pool over them."""
     import ray
     import ray.data
 
@@ -235,27 +181,100 @@ def _stream_ray(
     context.execution_options.preserve_order = False
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    for noisy in ("ray.data", "ray.data._internal.progress"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    # The shard of a dead actor is given up; the others go on, and the driver sees what it lacks.
+    context.max_errored_blocks = -1
+    for handler in logging.getLogger("ray.data").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setLevel(logging.CRITICAL)  # its log files keep everything
     gpus = int(ray.cluster_resources().get("GPU", 0)) if engine.kind == "vllm" else 0
-    per_engine = engine.tensor_parallel * engine.pipeline_parallel if gpus else 0
-    rows = [{"shard": shard_to_json(shard)} for shard in shards]
-    dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        EngineActor,
-        batch_size=1,
-        num_cpus=0.1,
-        num_gpus=per_engine,
-        compute=ray.data.ActorPoolStrategy(
+    rows = [{"index": i, "row": shard_to_json(shard)} for i, shard in enumerate(shards)]
+    arguments: dict[str, Any] = {
+        "batch_size": 1,
+        "num_cpus": 0.1,
+        "num_gpus": engine.tensor_parallel * engine.pipeline_parallel if gpus else 0,
+        "compute": ray.data.ActorPoolStrategy(
             size=min(replicas, len(shards)),
             max_tasks_in_flight_per_actor=1,
             max_concurrent_calls_per_actor=1,
         ),
-    )
-    for row in dataset.iter_rows():
-        fields = json.loads(row["row"])
-        yield decode(Turn, fields) if row["kind"] == "turn" else decode(EngineEvent, fields)
-        if stop.is_set():
+    }
+    source = ray.data.from_items(rows, override_num_blocks=len(rows))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            # By default Ray runs the shard of a dead actor again without end, and while no node
+            # has room for the actor it waits without end.
+            return source.map_batches(EngineActor, **arguments, max_restarts=-1, max_task_retries=0)
+        except TypeError:  # from Ray 2.64 on these arguments are gone
+            return source.map_batches(
+                EngineActor, **arguments, fn_constructor_kwargs={"replays": True}
+            )
+
+
+class _TaskErrors(logging.Handler):
+    """Keeps what Ray says of tasks that ended with their actor; it only logs it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.words = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self.words = str(record.exc_info[1])
+
+    def __enter__(self) -> _TaskErrors:
+        logging.getLogger("ray.data").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("ray.data").removeHandler(self)
+
+
+class _NodeWatch:
+    """Ends a stream that can bring nothing more: a node is gone, and nobody is at work."""
+
+    def __init__(self) -> None:
+        self._nodes = _alive_nodes()
+        self._heard = time.monotonic()
+
+    def heard(self) -> None:
+        """A row came."""
+        self._heard = time.monotonic()
+
+    def check(self, at_work: Mapping[int, Mapping[str, Any]]) -> None:
+        """Look at the nodes.
+
+        Raises:
+            EngineFault: Nobody is left, for ``NO_ENGINE_S`` now.
+        """
+        if time.monotonic() - self._heard < NO_ENGINE_S:
             return
+        alive = _alive_nodes()
+        if self._nodes <= alive or any(where["node"] in alive for where in at_work.values()):
+            return
+        raise EngineFault(
+            f"{len(self._nodes - alive)} node(s) of the cluster are gone, and no engine has come up"
+            f" elsewhere for {NO_ENGINE_S:.0f} s; run the same line again once there is room"
+        )
+
+
+def _alive_nodes() -> set[str]:
+    import ray
+
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+
+def _last_words(where: Mapping[str, Any], ray_says: str) -> str:
+    """What is known of the end of an engine process, in one line, and where its log is."""
+    said = [line.strip() for line in ray_says.splitlines() if line.strip()]
+    told = [line for line in said if line.startswith("The actor died")]
+    words = f"process {where['pid']} on {where['host']} ended"
+    with contextlib.suppress(OSError):
+        log = Path(where["log"]).read_text("utf-8", "replace").splitlines()[-_LAST_LINES:]
+        words += f", last words: {' / '.join(line.strip() for line in log)}" if log else ""
+    if told or said:
+        words += f"; Ray: {(told or said)[-1]}"
+    return f"{words} (its log: {where['log']})"
 
 
 def _stream_here(shards: Sequence[Shard], replicas: int, stop: threading.Event) -> Iterator[Output]:

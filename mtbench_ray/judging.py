@@ -1,0 +1,288 @@
+"""The judges of a run, and the servers of local ones: started, watched, started again, ended."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mtbench_ray.config import JudgeConfig, RunConfig
+from mtbench_ray.errors import EngineFault, UserError
+from mtbench_ray.judges.base import Reading
+from mtbench_ray.judges.stage import Budget, JudgeStage
+from mtbench_ray.plan import Board, Setting, Turns, shortened
+from mtbench_ray.schema import Request
+
+MAX_DEATHS = 3
+"""Times that the servers of a local judge are started again."""
+_LOOK_S = 2.0
+"""Between two looks at whether a server lives."""
+
+
+@dataclass
+class Judge:
+    """One judge of the run."""
+
+    config: JudgeConfig
+    make_stage: Callable[[], JudgeStage]
+    key: str | None
+    stage: JudgeStage = field(init=False)
+    server: Any = None
+    restarting: bool = False
+    owed: dict[str, Request] = field(default_factory=dict)
+    """Requests handed to the stage whose judgments have not come back."""
+
+    def __post_init__(self) -> None:
+        self.stage = self.make_stage()
+
+
+@dataclass(frozen=True)
+class ServerNews:
+    """What happened to the servers of a local judge: ``up``, ``down`` or ``gone`` for good."""
+
+    judge: Judge
+    what: str
+    words: str = ""
+
+
+class Judges:
+    """All judges of a run. Its methods are for the main thread.
+
+    Args:
+        settings: The judged evaluations, by index.
+        post: Takes judgments and :class:`ServerNews` from other threads.
+        tell: Takes lines for the user.
+        log_dir: Where servers write their logs.
+    """
+
+    def __init__(
+        self,
+        settings: Sequence[Setting],
+        board: Board,
+        turns: Turns,
+        config: RunConfig,
+        *,
+        run_id: str,
+        log_dir: str,
+        post: Callable[[Any], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.notes: list[str] = []
+        self._board = board
+        self._turns = turns
+        self._config = config
+        self._run_id = run_id
+        self._log_dir = log_dir
+        self._post = post
+        self._tell = tell
+        self._budget = Budget(config.budget_usd)
+        self._announced: set[str] = set()
+        self._closed = threading.Event()
+        self._last_call = False
+        self._by_setting: list[Judge] = []
+        groups: dict[str, Judge] = {}
+        for what in settings:
+            name = f"{what.evaluation.judge_settings}{what.evaluation.mode}{what.evaluation.data}"
+            if name not in groups:
+                groups[name] = self._judge(what)
+            self._by_setting.append(groups[name])
+        self._judges = list(groups.values())
+
+    @property
+    def local(self) -> bool:
+        """Whether some judge is a server of the run's own."""
+        return any(judge.config.kind == "local" for judge in self._judges)
+
+    @property
+    def busy(self) -> bool:
+        """Whether more judgments may come."""
+        return any(judge.stage.busy or judge.restarting for judge in self._judges)
+
+    @property
+    def in_flight(self) -> int:
+        """Calls under way."""
+        return sum(judge.stage.in_flight for judge in self._judges)
+
+    @property
+    def learned(self) -> dict[str, str]:
+        """Parameters that services made us change, for the run record."""
+        return {
+            f"{judge.config.label}.{name}": value
+            for judge in self._judges
+            for name, value in judge.stage.learned.items()
+        }
+
+    def start(self, answers: bool) -> None:
+        """Start the judges that may run from the start; ``answers``: engines run too."""
+        for judge in self._judges:
+            if judge.config.kind == "openai":
+                judge.stage.begin()
+            elif self._together(judge.config) or not answers:
+                self._start_server(judge, beside_engines=answers)
+
+    def submit(self, index: int, request: Request) -> None:
+        """Have the judge of a setting judge something."""
+        judge = self._by_setting[index]
+        if not judge.restarting:
+            judge.stage.submit(request)
+        judge.owed[request.judgment_id] = request
+
+    def judged(self, judgment_id: str) -> None:
+        """A judgment came back."""
+        for judge in self._judges:
+            judge.owed.pop(judgment_id, None)
+
+    def last_call(self) -> None:
+        """No more requests will come: end when idle; servers that had to wait start now."""
+        self._last_call = True
+        for judge in self._judges:
+            judge.stage.close_when_idle()
+            if judge.server is None and judge.config.kind == "local":
+                self._start_server(judge, beside_engines=False)
+
+    def stop(self, grace_s: float) -> None:
+        """Start no further call; those in flight may take so long."""
+        self._closed.set()
+        for judge in self._judges:
+            judge.stage.stop(grace_s)
+            judge.restarting = False
+
+    def close(self) -> None:
+        """End all calls and servers."""
+        self.stop(0.0)
+        for judge in self._judges:
+            if judge.server is not None:
+                judge.server.stop()
+
+    def cpu_share(self, replicas: int) -> int:
+        """Cores over the engines and judge servers that run at the same time on one node."""
+        servers = sum(
+            judge.config.replicas
+            for judge in self._judges
+            if judge.config.kind == "local" and self._together(judge.config)
+        )
+        return max(1, (os.cpu_count() or 1) // max(1, replicas + servers))
+
+    def announce(self) -> None:
+        """Say once, when it happens, that a judge ended early."""
+        for judge in self._judges:
+            if judge.stage.fatal:
+                label = judge.config.label
+                self._once(label, f"judge {label} stopped: {judge.stage.fatal}")
+        if self._budget.exhausted:
+            self._once(
+                "budget",
+                f"budget_usd={self._budget.limit_usd:g}: ${self._budget.spent_usd:.2f} are spent"
+                " and the next call might exceed it; what is left stays owed",
+            )
+
+    def hear(self, news: ServerNews) -> None:
+        """Act on what happened to a server."""
+        judge, label = news.judge, news.judge.config.label
+        if self._closed.is_set():
+            return
+        if news.what == "gone":
+            judge.restarting = False
+            judge.stage.fail(f"the local judge {news.words}")
+            judge.stage.stop(0.0)
+        elif news.what == "down":
+            # What was in flight is lost with the server; it costs nothing to ask it again.
+            judge.restarting = True
+            judge.stage.stop(0.0)
+            self._note(f"the local judge {label} is started again: {news.words}")
+        else:
+            if judge.restarting:
+                judge.restarting = False
+                judge.stage = judge.make_stage()
+            judge.stage.begin(judge.server.base_urls)
+            for request in judge.owed.values():
+                judge.stage.submit(request)
+            if self._last_call:
+                judge.stage.close_when_idle()
+
+    def _judge(self, what: Setting) -> Judge:
+        from mtbench_ray.endpoint.keys import resolve_key
+
+        config = what.judge
+        key = secrets.token_urlsafe(24) if config.kind == "local" else resolve_key(config)
+
+        def read(request: Request, text: str, finish_reason: str | None) -> Reading:
+            return what.mode.read(request.order, text, finish_reason, what.prompts, "safe")
+
+        def shorten(request: Request, tokens: int) -> Request:
+            slot = self._board.slots[request.judgment_id]
+            return shortened(what, slot, request, tokens, self._turns)
+
+        def make_stage() -> JudgeStage:
+            return JudgeStage(
+                config,
+                key=key,
+                read=read,
+                emit=self._post,
+                budget=self._budget,
+                run_id=self._run_id,
+                verdict=what.prompts.verdict,
+                shorten=shorten,
+            )
+
+        return Judge(config, make_stage, key)
+
+    def _together(self, judge: JudgeConfig) -> bool:
+        """Whether a local judge runs beside the engines rather than after them."""
+        if judge.schedule != "auto":
+            return judge.schedule == "together"
+        import ray
+
+        gpus = int(ray.cluster_resources().get("GPU", 0))
+        engine = self._config.engine
+        engines = engine.tensor_parallel * engine.pipeline_parallel * (engine.replicas or 1)
+        return gpus == 0 or gpus >= engines + judge.replicas * judge.tensor_parallel
+
+    def _start_server(self, judge: Judge, *, beside_engines: bool) -> None:
+        """Start a local judge in the background; its stage begins once it is up."""
+        from mtbench_ray.judges.server import start_servers
+
+        engine = self._config.engine
+        threads = engine.cpu_threads or (
+            self.cpu_share(engine.replicas or 1) if beside_engines else None
+        )
+        judge.server = start_servers(
+            judge.config, judge.key or "", cpu_threads=threads, log_dir=self._log_dir
+        )
+        self._tell(f"starting the local judge {judge.config.label}")
+        threading.Thread(
+            target=self._watch_server, args=(judge,), name="judge-server", daemon=True
+        ).start()
+
+    def _watch_server(self, judge: Judge) -> None:
+        """In a thread: wait for a server, and start it again when it dies, a few times."""
+        timeout = judge.config.start_timeout_s
+        deaths, doing = 0, "did not start"
+        try:
+            judge.server.wait_ready(timeout)
+            while True:
+                self._post(ServerNews(judge, "up"))
+                while not (dead := judge.server.dead()):
+                    if self._closed.wait(_LOOK_S):
+                        return
+                deaths += 1
+                words = next(iter(dead.values()))
+                doing = f"died {deaths} times"
+                if deaths > MAX_DEATHS:
+                    raise EngineFault(words)
+                self._post(ServerNews(judge, "down", words))
+                judge.server.restart(timeout)
+        except (EngineFault, UserError) as error:
+            self._post(ServerNews(judge, "gone", f"{doing}: {error}"))
+
+    def _note(self, text: str) -> None:
+        self._tell(text)
+        self.notes.append(text)
+
+    def _once(self, name: str, text: str) -> None:
+        if name not in self._announced:
+            self._announced.add(name)
+            self._note(text)

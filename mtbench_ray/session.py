@@ -1,0 +1,339 @@
+"""One run in the driver: the stream of answers, the judges, the single writer.
+
+The main thread owns the workspace. Everything else (the Ray Data stream, judge loops, servers that
+come up) runs in threads that put events into one queue; the main thread writes each row, tells the
+board, and passes on what can now be judged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mtbench_ray import pipeline
+from mtbench_ray.cluster import count_replicas, needs_ray, start_ray
+from mtbench_ray.engines.base import Shard, ShardUnit
+from mtbench_ray.engines.conversation import failed_turn
+from mtbench_ray.errors import EXIT_INTERRUPTED, EXIT_OK, UserError
+from mtbench_ray.jobs import Job, model_of
+from mtbench_ray.judging import Judges, ServerNews
+from mtbench_ray.losses import Condemned, Losses
+from mtbench_ray.pipeline import Lost
+from mtbench_ray.plan import Board, Setting, good_turns, owed_turns, setting
+from mtbench_ray.progress import Progress
+from mtbench_ray.runs import RunRecord
+from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Request, Turn
+from mtbench_ray.shards import Work, join_adapters, make_shards
+from mtbench_ray.signals import Interrupts
+from mtbench_ray.store import Workspace
+from mtbench_ray.watchdog import Watchdog
+
+GRACE_S = 4.0
+"""Seconds that judge calls in flight may take to finish after the first Ctrl-C or SIGTERM; with the
+tear-down after it the run is gone within ten."""
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """The stream of answers is over; ``error`` where it did not end well."""
+
+    error: BaseException | None = None
+
+
+@dataclass
+class Session:
+    """The run of prepared jobs on an open workspace."""
+
+    jobs: Sequence[Job]
+    evaluations: Sequence[Evaluation]
+    workspace: Workspace
+    command: Sequence[str]
+    interrupts: Interrupts
+    record: RunRecord = field(init=False)
+    owes_nothing: bool = field(init=False, default=False)
+    _events: queue.SimpleQueue[Any] = field(init=False, default_factory=queue.SimpleQueue)
+    _watchdog: Watchdog | None = field(init=False, default=None)
+    _ray_is_ours: bool = field(init=False, default=False)
+    _received: set[tuple[str, int]] = field(init=False, default_factory=set)
+    _losses: Losses = field(init=False, default_factory=Losses)
+    _generating: bool = field(init=False, default=False)
+    _failure: UserError | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.config = self.jobs[0].config
+        self.settings: list[Setting] = []
+        for row in self.evaluations:
+            if row.judge and row.error is None:
+                self.settings.append(setting(row, self.workspace.load_data(row.data)))
+        self.board = Board(self.settings, self.workspace.turns, self.workspace.judgments)
+        self.record = self.workspace.new_run(
+            {"jobs": [dataclasses.asdict(job.config) for job in self.jobs]},
+            self.evaluations,
+            self.command,
+        )
+        self.record.notes += [note for job in self.jobs for note in job.notes]
+
+    def run(self) -> int:
+        """Do what is owed; returns the exit code so far (0 or 130).
+
+        Raises:
+            UserError: The disk is full, the cluster too small and the like; rows so far are kept.
+        """
+        work = self._owed_work() if self.config.stage != "judge" else []
+        requests = self.board.ready()
+        if not work and not requests:
+            self.owes_nothing = True
+            return EXIT_OK
+        self.workspace.save_run(self.record)
+        self.timeline = self.workspace.timeline(self.record.run_id)
+        self.progress = Progress(
+            self.evaluations, self.settings, self.workspace, quiet=self.config.quiet
+        )
+        self.judges = Judges(
+            self.settings,
+            self.board,
+            self.workspace.turns,
+            self.config,
+            run_id=self.record.run_id,
+            log_dir=str((self.workspace.root / "runs" / self.record.run_id).resolve()),
+            post=self._events.put,
+            tell=self.progress.message,
+        )
+        try:
+            if self.judges.local or (work and needs_ray(self.config.engine, self.config.cluster)):
+                self._start_ray()
+            with self.progress:
+                self.judges.start(answers=bool(work))
+                self.interrupts.orderly = True
+                self._drive(work, requests)
+        finally:
+            self._tear_down()
+        if self.interrupts.happened:
+            self.record.status = "interrupted"
+            return EXIT_INTERRUPTED
+        if self._failure is not None:
+            raise self._failure
+        return EXIT_OK
+
+    # What is owed -------------------------------------------------------------------------
+
+    def _owed_work(self, only_missing: bool = False) -> list[Work]:
+        """Conversations to have, by model; ``only_missing`` leaves out rows that failed."""
+        work: list[Work] = []
+        # Jobs that share answers (another judge, say) have the same ids: asked once.
+        seen: set[str] = set()
+        for job in self.jobs:
+            if job.error is not None:
+                continue
+            questions = {question.question_id: question for question in job.questions}
+            owed = owed_turns(job.answers, questions, self.workspace.turns)
+            units = tuple(
+                ShardUnit(
+                    questions[unit.question_id],
+                    unit.sample,
+                    unit.answer_id,
+                    tuple(owed[unit.answer_id]),
+                )
+                for unit in job.answers.units
+                if unit.answer_id in owed
+                and unit.answer_id not in seen
+                and not (only_missing and self._failed(unit.answer_id, owed))
+            )
+            seen.update(unit.answer_id for unit in units)
+            if units:
+                work.append(Work(model_of(job), job.config.sampling, job.config.engine, units))
+        return join_adapters(work)
+
+    def _failed(self, answer: str, owed: dict[str, list[Turn]]) -> bool:
+        """Whether this run has a row of the next owed turn: then it failed, and is not lost."""
+        return (answer, len(owed[answer]) + 1) in self._received
+
+    # The loop -----------------------------------------------------------------------------
+
+    def _drive(self, work: list[Work], requests: list[tuple[int, Request]]) -> None:
+        for index, request in requests:
+            self.judges.submit(index, request)
+        while work:
+            before = len(self._received), self._losses.processes.total()
+            self._generate(work)
+            self._pump(lambda: self._generating)
+            # A dead engine process takes rows with it; another round gets them, while that helps.
+            if self._stopping or (len(self._received), self._losses.processes.total()) == before:
+                break
+            work, condemned = self._losses.cut(self._owed_work(only_missing=True))
+            self._fail(condemned)
+            if work:
+                self._note(f"{sum(len(item.units) for item in work)} conversations are asked again")
+        self.judges.last_call()
+        self._pump(lambda: self.judges.busy)
+
+    @property
+    def _stopping(self) -> bool:
+        return self.interrupts.stop.is_set() or self._failure is not None
+
+    def _pump(self, busy: Callable[[], bool]) -> None:
+        """Handle events while ``busy``, and then those that are left."""
+        deadline = None
+        while True:
+            try:
+                self._handle(self._events.get(timeout=0.2))
+                continue
+            except queue.Empty:
+                pass
+            self.progress.tick()
+            self.judges.announce()
+            if self._stopping:
+                if deadline is None:
+                    deadline = time.monotonic() + GRACE_S
+                    self.progress.message("stopping: calls in flight may end")
+                    self.judges.stop(GRACE_S)
+                if time.monotonic() > deadline or not self.judges.in_flight:
+                    return
+            elif not busy() and self._events.empty():
+                return
+
+    def _handle(self, event: Any) -> None:
+        if isinstance(event, Turn):
+            self._on_turn(event)
+        elif isinstance(event, Judgment):
+            row = event
+            self.judges.judged(row.judgment_id)
+            self.workspace.append(row)
+            self.timeline.add(
+                "judgment", id=row.judgment_id, answers=list(row.answer_ids), turn=row.turn,
+                started=row.started, judged=row.created, status=row.status,
+            )  # fmt: skip
+            self.progress.judgment(row)
+        elif isinstance(event, EngineEvent):
+            self.record.events.append(event)
+            self.timeline.add("engine", kind=event.kind, model=event.model,
+                              seconds=round(event.seconds, 3), detail=event.detail)  # fmt: skip
+            self.progress.engine(event)
+        elif isinstance(event, Lost):
+            work = self._owed_work(only_missing=True)
+            self._losses.note(event, {unit.answer_id for item in work for unit in item.units})
+            self._note(f"an engine of {event.shard.model.label} was lost: {event.words}")
+        elif isinstance(event, ServerNews):
+            self.judges.hear(event)
+        elif isinstance(event, _Ended):
+            self._on_end(event)
+
+    def _on_turn(self, turn: Turn) -> None:
+        """Write a turn and judge what it makes possible; a row that came before is dropped."""
+        good = good_turns(turn.answer_id, self.workspace.turns)
+        if len(good) >= turn.turn:
+            return
+        self._received.add((turn.answer_id, turn.turn))
+        row = dataclasses.replace(turn, run_id=self.record.run_id)
+        self.workspace.append(row)
+        self.timeline.add("turn", answer=row.answer_id, turn=row.turn, generated=row.created,
+                          status=row.status)  # fmt: skip
+        self.progress.turn(row)
+        if row.status in ANSWERED:
+            for index, request in self.board.ready([row.answer_id]):
+                self.judges.submit(index, request)
+
+    def _on_end(self, event: _Ended) -> None:
+        self._generating = False
+        if event.error is None:
+            return
+        words = str(event.error).strip() or type(event.error).__name__
+        # The whole text, often a remote traceback, is in the run record.
+        self.record.notes.append(f"answers: {words}")
+        self.progress.message(f"answers stopped: {words.splitlines()[-1]}")
+        if isinstance(event.error, UserError):
+            self._failure = event.error
+
+    def _note(self, text: str) -> None:
+        self.record.notes.append(text)
+        self.progress.message(text)
+
+    # Answers ------------------------------------------------------------------------------
+
+    def _generate(self, work: list[Work]) -> None:
+        self._generating = True
+
+        def produce() -> None:
+            error: BaseException | None = None
+            try:
+                engine = work[0].engine
+                units = sum(len(item.units) for item in work)
+                replicas = count_replicas(engine, self.config.cluster, len(work), units)
+                shards = make_shards(
+                    self._with_threads(work, replicas), replicas, self.record.run_id
+                )
+                for output in pipeline.stream(
+                    shards, replicas, self.config.cluster, self.interrupts.stop
+                ):
+                    self._events.put(output)
+            except BaseException as caught:
+                error = caught
+            self._events.put(_Ended(error))
+
+        threading.Thread(target=produce, name="answers", daemon=True).start()
+
+    def _with_threads(self, work: list[Work], replicas: int) -> list[Work]:
+        """Engines without a GPU get their share of the cores.
+
+        Threads of two engines on one core wait for each other in busy loops: both then crawl.
+        """
+        threads = work[0].engine.cpu_threads or self.judges.cpu_share(replicas)
+        return [
+            dataclasses.replace(item, engine=dataclasses.replace(item.engine, cpu_threads=threads))
+            for item in work
+        ]
+
+    def _fail(self, condemned: Sequence[Condemned]) -> None:
+        """Write the rows of conversations that are not tried again."""
+        for work, unit, reason in condemned:
+            shard = Shard(work.model, work.sampling, work.engine, (unit,), self.record.run_id)
+            history = tuple(turn.content for turn in unit.done)
+            for turn in range(len(unit.done) + 1, len(unit.question.turns) + 1):
+                self._on_turn(failed_turn(unit, shard, turn, reason, "cold", history))
+
+    # Ray and the end ----------------------------------------------------------------------
+
+    def _start_ray(self) -> None:
+        import ray
+
+        if ray.is_initialized():
+            return
+        if not (self.config.cluster.address or os.environ.get("RAY_ADDRESS")):
+            self._watchdog = Watchdog()
+            self.interrupts.spared.add(self._watchdog.pid)
+        self._ray_is_ours = True
+        try:
+            start_ray(self.config.cluster)
+        except SystemExit:  # Ray's own handler of SIGTERM
+            raise KeyboardInterrupt from None
+        finally:
+            self.interrupts.install()
+        if self._watchdog is not None:
+            self._watchdog.tell()
+
+    def _tear_down(self) -> None:
+        """End everything that this run started; rows that are still waiting are written."""
+        try:
+            self.judges.close()
+            self.record.learned |= self.judges.learned
+            while not self._events.empty():
+                self._handle(self._events.get())
+            self.judges.announce()
+            self.record.notes += self.judges.notes
+        finally:
+            self._end_ray()
+            self.timeline.close()
+
+    def _end_ray(self) -> None:
+        if self._ray_is_ours:
+            import ray
+
+            ray.shutdown()
+        if self._watchdog is not None:
+            self._watchdog.close()
