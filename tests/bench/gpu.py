@@ -2,8 +2,8 @@
 
     python tests/bench/gpu.py [PART ...] [--shape qwen7b] [--small qwen1.5b] [--dir /tmp/models]
 
-Parts: main sweep equal lora mixed ways_out oom start (one GPU), two (two GPUs). Models have random weights,
-the judge is a stub with 2 s latency in its own process. Every figure is made from the rows and the
+Parts: main sweep equal lora mixed ways_out oom start (one GPU), two (two GPUs). Models have random
+weights, the judge is a stub with 2 s latency in its own process. Every figure is made from the rows and the
 timeline that the runs leave behind. ``--shape tiny`` runs the same on a CPU, to test the script.
 """
 
