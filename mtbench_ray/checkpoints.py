@@ -25,6 +25,16 @@ def step_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def run_of(name: str) -> str:
+    """The training run that a checkpoint belongs to: its path without what names the step.
+
+    ``/ckpts/run_a/step_120`` is of ``/ckpts/run_a``; ``org/model-step-120`` of ``org/model``.
+    """
+    folder, slash, last = name.rstrip("/").rpartition("/")
+    rest = _EPOCH.sub("", _STEP.sub("", last))
+    return f"{folder}{slash}{rest}".rstrip("/") or slash
+
+
 def find(model: ModelConfig) -> list[ModelConfig]:
     """The checkpoints below ``model.root``, sorted by step, as one model each.
 

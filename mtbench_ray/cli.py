@@ -20,6 +20,8 @@ usage: python -m mtbench_ray [run] model=MODEL judge=JUDGE [key=value ...]
        python -m mtbench_ray plan model=MODEL judge=JUDGE [show=1]          what it would cost
        python -m mtbench_ray report [workspace=DIR] [format=table|json|markdown]
        python -m mtbench_ray report agreement A B [workspace=DIR]
+       python -m mtbench_ray report compare MODEL MODEL [workspace=DIR]
+       python -m mtbench_ray report curve [workspace=DIR ...] [error=ci95] [out=DIR]
        python -m mtbench_ray list models|judges
        python -m mtbench_ray import|export fastchat DIR [workspace=DIR]
 
@@ -249,9 +251,16 @@ def _report(args: list[str]) -> int:
             "mode": "",
             "resamples": "2000",
             "seed": "0",
+            "error": "ci95",
+            "by": "both",
+            "out": "",
         },
     )
-    return report(words, **values)
+    # Curves of several runs may come from several workspaces.
+    typed = [arg.removeprefix("report.").partition("=") for arg in args]
+    workspaces = [value for key, _, value in typed if key == "workspace"]
+    last = values.pop("workspace")
+    return report(words, workspaces=workspaces or [last], **values)
 
 
 def _import(args: list[str]) -> int:

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from mtbench_ray.plan import Setting
-from mtbench_ray.reports.tables import common_folder, label
+from mtbench_ray.reports.tables import common_folder, label, short
 from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Turn
 from mtbench_ray.standings import Standings
 from mtbench_ray.store import Workspace
@@ -51,7 +51,7 @@ class Progress:
         # What stderr is decides, not the environment: FORCE_COLOR must not animate a log.
         self._console = Console(stderr=True, soft_wrap=True, force_terminal=sys.stderr.isatty())
         self._live: Live | None = None
-        self._cut = len(common_folder({row.model for row in evaluations}))
+        self._folder = common_folder({row.model for row in evaluations})
         self._judges = len({row.judge for row in evaluations if row.judge})
         self._began = time.monotonic()
         self._shown = self._began
@@ -142,8 +142,8 @@ class Progress:
         width = len(str(self._models))
         first = self._standings.finished - len(finished) + 1
         for number, (row, result) in enumerate(finished, start=first):
-            name = row.model[self._cut :]
-            name += f" against {row.baseline[self._cut :]}" if row.baseline else ""
+            name = short(row.model, self._folder)
+            name += f" against {short(row.baseline, self._folder)}" if row.baseline else ""
             name += f" by {row.judge}" if self._judges > 1 else ""
             self.message(f"done {number:{width}}/{self._models}  {result}  {name}")
 

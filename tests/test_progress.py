@@ -65,7 +65,7 @@ def test_in_a_log_each_model_gets_one_line_and_the_end_is_said_once(line, capsys
     assert main(["-m", f"model={','.join(names)}", *line]) == 0
     lines = capsys.readouterr().err.splitlines()
     done = [text for text in lines if text.startswith("done")]
-    assert sorted(text.split()[-1] for text in done) == ["step_100", "step_200"]
+    assert sorted(text.split()[-1] for text in done) == ["…/step_100", "…/step_200"]
     assert [text.split()[1] for text in done] == ["1/2", "2/2"]
     assert all("8/8 scored" in text and "average" in text for text in done)
     assert len([text for text in lines if "models 2/2" in text]) == 1

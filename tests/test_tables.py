@@ -2,7 +2,7 @@
 
 import pytest
 
-from mtbench_ray.reports.tables import common_folder, label, render
+from mtbench_ray.reports.tables import common_folder, label, render, short
 
 FULL = {"mean": 6.5, "ci_low": 6.1, "ci_high": 6.9, "planned": 160, "scored": 160, "failed": {}}
 NONE = {"mean": None, "ci_low": None, "ci_high": None, "planned": 20, "scored": 0,
@@ -27,11 +27,11 @@ def summary(*models, average=FULL, categories=None):
 def test_a_long_folder_is_said_once():
     folder = "/mnt/shared/experiments/2026/llama_sft_run_with_a_long_name/checkpoints"
     text = render(summary(*(f"{folder}/step_{step}" for step in (100, 200, 300))))
-    assert text.splitlines()[0] == f"models in {folder}/"
+    assert text.splitlines()[0] == f"…/ is {folder}/"
     assert text.count(folder) == 1
     assert max(map(len, text.splitlines()[1:])) < 120
-    assert [line.split()[0] for line in text.splitlines() if line.startswith("step_")][:3] == [
-        "step_100", "step_200", "step_300",
+    assert [line.split()[0] for line in text.splitlines() if line.startswith("…/step_")][:3] == [
+        "…/step_100", "…/step_200", "…/step_300",
     ]  # fmt: skip
 
 
@@ -43,14 +43,17 @@ def test_a_long_folder_is_said_once():
         (["/ckpts/of/a/long/run/step_1/"], "/ckpts/of/a/long/run/"),
         (["/ckpts/of/a/long/run", "/ckpts/of/a/long/run/step_1"], "/ckpts/of/a/long/"),
         (["org/a", "org/b"], ""),
-        (["/ckpts/of/a/long/run/step_1", "org/b"], ""),
+        (["/ckpts/of/a/long/run/step_1", "org/b"], "/ckpts/of/a/long/run/"),
+        (["a-hub-with-a-long-name/a", "a-hub-with-a-long-name/b"], ""),
         (["one"], ""),
         ([], ""),
     ],
 )
 def test_the_folder_that_names_share(names, folder):
     assert common_folder(names) == folder
-    assert all(name[len(folder):] for name in names)  # fmt: skip
+    shown = [short(name, folder) for name in names]
+    assert len(set(shown)) == len(names)
+    assert [name.replace("…/", folder) for name in shown] == names
 
 
 def test_odd_names_stay_on_one_line():

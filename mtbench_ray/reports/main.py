@@ -11,8 +11,9 @@ from pathlib import Path
 
 from mtbench_ray import fastchat
 from mtbench_ray.config import RunConfig
-from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError
+from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.reports import agreement, compare, curve
 from mtbench_ray.reports.spread import aggregate, is_repeated
 from mtbench_ray.reports.summary import Summary, Verdicts, key, newest, remembering, summarise
 from mtbench_ray.reports.tables import render
@@ -21,6 +22,7 @@ from mtbench_ray.schema import Evaluation
 from mtbench_ray.store import Workspace
 
 FORMATS = ("table", "json", "markdown")
+KINDS = ("", "agreement", "compare", "curve")
 
 
 def finish(
@@ -69,14 +71,24 @@ def finish(
 def report(
     words: Sequence[str],
     *,
-    workspace: str,
+    workspaces: Sequence[str],
     format: str,
     parity: str,
     mode: str,
     resamples: str,
     seed: str,
+    error: str,
+    by: str,
+    out: str,
 ) -> int:
     """Print the table (or another report) of a workspace.
+
+    Args:
+        words: Nothing, or the name of another report and its words.
+        workspaces: Curves are drawn of all of them, other reports are of the last.
+        error: Curves: what error bars show.
+        by: Curves: which pictures.
+        out: Curves: folder of the files.
 
     Raises:
         UserError: There is nothing to report, or an unknown word or format.
@@ -89,17 +101,22 @@ def report(
         options = ScoreOptions(parity, int(resamples), int(seed))
     except ValueError:
         raise UserError("resamples and seed are whole numbers", "resamples=2000 seed=0") from None
-    with Workspace.open(workspace, write=False) as opened:
+    kind, *names = words or [""]
+    if kind not in KINDS:
+        raise unknown_name("report", kind, KINDS[1:])
+    if kind == "curve":
+        return curve.report(workspaces, error=error, by=by, out=out, options=options)
+    with Workspace.open(workspaces[-1], write=False) as opened:
         rows = newest(opened.run_records())
         if not rows:
             raise UserError(
-                f"the workspace {workspace} holds no evaluation",
+                f"the workspace {workspaces[-1]} holds no evaluation",
                 "run one first, or `import fastchat DIR`",
             )
-        if words:
-            from mtbench_ray.reports import agreement
-
-            return agreement.report(words, opened, rows, options, format)
+        if kind == "agreement":
+            return agreement.report(names, opened, rows, options, format)
+        if kind == "compare":
+            return compare.report(names, opened, rows, options, format)
         modes = [mode] if mode else list(dict.fromkeys(row.mode for row in reversed(rows)))
         if format == "json":
             modes = modes[:1]

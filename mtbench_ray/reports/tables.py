@@ -16,7 +16,9 @@ from mtbench_ray.reports import spread
 from mtbench_ray.reports.summary import Summary
 
 LONG_PREFIX = 16
-"""Characters that all models' names begin with from which on they are shown once."""
+"""Characters of a shared folder from which on it is shown only once."""
+MARK = "…/"
+"""Stands for that folder."""
 
 
 def render(
@@ -28,7 +30,7 @@ def render(
 ) -> str:
     """All tables of a summary as text.
 
-    A path that all models' names begin with is said once, above the tables.
+    A long folder that several models are in is said once, above the tables.
 
     Args:
         spreads: Results of :mod:`mtbench_ray.reports.spread` to show in a table of their own.
@@ -37,12 +39,12 @@ def render(
     build = _pairwise_tables if summary["mode"].startswith("pairwise") else _single_tables
     names = {result["model"] for result in summary["results"]}
     names |= {result.get("baseline") or result["model"] for result in summary["results"]}
-    prefix = common_folder(names)
-    tables, notes = build(summary, len(prefix))
+    folder = common_folder(names)
+    tables, notes = build(summary, folder)
     if spreads:
-        tables.append(_spread_table(spreads, len(prefix)))
+        tables.append(_spread_table(spreads, folder))
         notes.insert(1, spread.NOTE)
-    head = [f"models in {label(prefix)}"] if prefix else []
+    head = [f"{MARK} is {label(folder)}"] if folder else []
     blocks = [grid(headers, rows, markdown=markdown, width=width) for headers, rows in tables]
     return "\n\n".join(block for block in [*head, *blocks, "\n".join(notes)] if block) + "\n"
 
@@ -58,17 +60,25 @@ def grid(
 
 
 def common_folder(names: Iterable[str]) -> str:
-    """The folder, with its slash, that all names lie in; empty where it is short.
+    """The folder, with its slash, that all names lie in that are paths; empty where it is short.
 
-    What is left of each name is never empty.
+    Names without a folder, or of a hub (``org/model``), do not count.
     """
+    paths = [name.rstrip("/") for name in names if name.startswith("/") or name.count("/") > 1]
     # By characters, and then cut at the last slash: the names need not be clean paths.
-    shared = os.path.commonprefix([name.rstrip("/") for name in names])  # noqa: RUF071
+    shared = os.path.commonprefix(paths)  # noqa: RUF071
     folder = shared[: shared.rfind("/") + 1]
     return folder if len(folder) >= LONG_PREFIX else ""
 
 
-def _single_tables(summary: Summary, cut: int) -> tuple[list[Grid], list[str]]:
+def short(name: str, folder: str) -> str:
+    """A model's name as :func:`label`, with :data:`MARK` for a folder of :func:`common_folder`."""
+    if folder and name.startswith(folder):
+        name = f"{MARK}{name[len(folder) :]}"
+    return label(name)
+
+
+def _single_tables(summary: Summary, folder: str) -> tuple[list[Grid], list[str]]:
     results = summary["results"]
     judged = [result for result in results if result["judge"]]
     ranked = sorted(judged, key=lambda r: -(r["average"]["mean"] or float("-inf")))
@@ -77,7 +87,7 @@ def _single_tables(summary: Summary, cut: int) -> tuple[list[Grid], list[str]]:
          "failed", "truncated", "tok/s"],
         [
             [
-                label(result["model"][cut:]),
+                short(result["model"], folder),
                 judge_label(result),
                 number(result["first_turn"]["mean"]),
                 number(result["second_turn"]["mean"]),
@@ -96,7 +106,7 @@ def _single_tables(summary: Summary, cut: int) -> tuple[list[Grid], list[str]]:
         ["model", "judge", *categories],
         [
             [
-                label(result["model"][cut:]),
+                short(result["model"], folder),
                 judge_label(result),
                 *(category_cell(result["categories"].get(name)) for name in categories),
             ]
@@ -108,7 +118,7 @@ def _single_tables(summary: Summary, cut: int) -> tuple[list[Grid], list[str]]:
         ["model", "answered", "failed", "truncated", "tok/s"],
         [
             [
-                label(result["model"][cut:]),
+                short(result["model"], folder),
                 f"{result['answers']['answered']}/{result['answers']['planned']}",
                 reasons(result["answers"]["failed"]),
                 f"{result['truncated']}/{result['answers']['answered']}",
@@ -127,12 +137,12 @@ def _single_tables(summary: Summary, cut: int) -> tuple[list[Grid], list[str]]:
     return tables, notes + _notes(summary)
 
 
-def _spread_table(spreads: Sequence[dict[str, Any]], cut: int) -> Grid:
+def _spread_table(spreads: Sequence[dict[str, Any]], folder: str) -> Grid:
     headers = ["model", "judge", "samples", "mean", "std", "sem", "95% interval",
                "question part", "answer part", "judge part", "repeats", "scored"]  # fmt: skip
     return headers, [
         [
-            label(item["model"][cut:]),
+            short(item["model"], folder),
             label(item["judge"]),
             f"{item['samples']} x {item['judge_samples']}",
             number(item["mean"]),
@@ -147,16 +157,16 @@ def _spread_table(spreads: Sequence[dict[str, Any]], cut: int) -> Grid:
     ]
 
 
-def _pairwise_tables(summary: Summary, cut: int) -> tuple[list[Grid], list[str]]:
+def _pairwise_tables(summary: Summary, folder: str) -> tuple[list[Grid], list[str]]:
     results = sorted(summary["results"], key=lambda r: -(r["win_rate_adjusted"] or float("-inf")))
     grid: Grid = (
         ["model", "judge", "against", "win", "loss", "tie", "win rate", "loss rate",
          "adjusted", "95% interval", "inconsistent", "decided", "failed"],
         [
             [
-                label(result["model"][cut:]),
+                short(result["model"], folder),
                 judge_label(result),
-                label(result["baseline"][cut:] if result["baseline"] else "all"),
+                short(result["baseline"] or "all", folder),
                 str(result["win"]),
                 str(result["loss"]),
                 str(result["tie"]),

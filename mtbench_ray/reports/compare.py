@@ -1,0 +1,218 @@
+"""``report compare A B``: are two models different under the same judge, or can it not be told?"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
+from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.reports.summary import in_order, verdicts
+from mtbench_ray.reports.tables import MARK, common_folder, grid, interval, label, number, short
+from mtbench_ray.schema import Evaluation, Outcome
+from mtbench_ray.stats import paired_difference
+from mtbench_ray.store import Workspace
+
+LEVEL = 0.05
+"""A difference is called one where p is below this and the 95% interval leaves out 0."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The ratings of one turn of a question, each the mean over its repeats."""
+
+    a: float
+    b: float
+    group: str
+    category: str
+
+
+def report(
+    words: Sequence[str],
+    workspace: Workspace,
+    rows: Sequence[Evaluation],
+    options: ScoreOptions,
+    format: str,
+) -> int:
+    """Print the paired difference of two models for each judge that rated both.
+
+    Args:
+        words: Two models by their names, or by the ends of their paths.
+
+    Raises:
+        UserError: An unknown or ambiguous model, or no judge that rated both.
+    """
+    if len(words) != 2:
+        raise UserError("compare what?", "report compare MODEL MODEL")
+    rated = [row for row in rows if row.mode == "single" and row.judge]
+    known = {row.model for row in rated}
+    first, second = (_find(word, known) for word in words)
+    if first == second:
+        raise UserError(f"both names mean {first}", "name two models")
+    by_judge = [{row.judge: row for row in rated if row.model == name} for name in (first, second)]
+    judges = [judge for judge in by_judge[0] if judge in by_judge[1]]
+    if not judges:
+        raise UserError(
+            f"no judge rated both {first} and {second}",
+            f"judges of the first: {', '.join(by_judge[0])}; of the second: "
+            + ", ".join(by_judge[1]),
+        )
+    found = []
+    for judge in judges:
+        a, b = by_judge[0][judge], by_judge[1][judge]
+        mine, other = (verdicts(workspace, row, options) for row in (a, b))
+        found.append(compare(a, b, mine, other, options))
+    if format == "json":
+        print(json.dumps(found, indent=1))
+    else:
+        print("\n\n".join(_text(item, format == "markdown") for item in found))
+    return EXIT_OK
+
+
+def compare(
+    a: Evaluation,
+    b: Evaluation,
+    outcomes_a: Iterable[Outcome],
+    outcomes_b: Iterable[Outcome],
+    options: ScoreOptions,
+) -> dict[str, Any]:
+    """The paired difference ``a - b`` over all and by category, clustered by question.
+
+    Only turns that both have a rating for are compared; how many are left out is in the result.
+
+    Returns:
+        A JSON-able object with ``all`` and ``categories``, each holding ``mean``, ``ci_low``,
+        ``ci_high``, ``p_value`` (two-sided, sign flips of whole questions), ``n_questions`` and
+        ``n_turns``; ``verdict`` says it in words, ``notes`` what to mind.
+    """
+    mine, other = _ratings(outcomes_a), _ratings(outcomes_b)
+    pairs = [
+        Pair(value, other[key][0], group, category)
+        for key, (value, group, category) in mine.items()
+        if key in other
+    ]
+    categories = in_order(dict.fromkeys(pair.category for pair in pairs))
+    total = _difference(pairs, options)
+    left_out = len(mine) + len(other) - 2 * len(pairs)
+    notes = []
+    if left_out:
+        notes.append(f"{left_out} rated turns of only one of the two are left out")
+    if a.judge_settings != b.judge_settings:
+        notes.append("the judge had other settings for one of them")
+    if a.data != b.data:
+        notes.append("questions, references or judge prompts are not the same for both")
+    if a.demo or b.demo:
+        notes.append("demo judge: not comparable")
+    short_a, short_b = _names(a.model, b.model)
+    return {
+        "a": a.model,
+        "b": b.model,
+        "judge": a.judge,
+        "all": total,
+        "categories": {
+            name: _difference([pair for pair in pairs if pair.category == name], options)
+            for name in categories
+        },
+        "verdict": verdict(short_a, short_b, total),
+        "notes": notes,
+    }
+
+
+def verdict(a: str, b: str, total: Mapping[str, Any]) -> str:
+    """What a difference means, in one sentence."""
+    count = total["n_questions"]
+    questions = f"{count} question{'' if count == 1 else 's'}"
+    if total["mean"] is None:
+        return "the two have no rated turn in common"
+    if total["p_value"] is None:
+        return f"no difference can be told from {questions}"
+    there = total["ci_low"] > 0 or total["ci_high"] < 0
+    if not there or total["p_value"] >= LEVEL:
+        return f"no difference can be told from these {questions}"
+    better, worse = (a, b) if total["mean"] > 0 else (b, a)
+    return (
+        f"{better} is better than {worse} by {abs(total['mean']):.2f} points on {questions}"
+        f" (p = {_p(total['p_value'])})"
+    )
+
+
+def _find(word: str, known: set[str]) -> str:
+    if word in known:
+        return word
+    ends = [name for name in sorted(known) if name.rstrip("/").endswith(f"/{word.strip('/')}")]
+    if len(ends) > 1:
+        raise UserError(f"'{word}' may be any of {', '.join(ends)}", "write more of the path")
+    if not ends:
+        raise unknown_name("rated model of this workspace", word, known)
+    return ends[0]
+
+
+def _ratings(outcomes: Iterable[Outcome]) -> dict[Hashable, tuple[float, str, str]]:
+    """Mean rating, group and category of each turn of a question that has any rating."""
+    values: dict[Hashable, list[float]] = {}
+    about: dict[Hashable, tuple[str, str]] = {}
+    for item in outcomes:
+        if item.judgment is not None and item.judgment.value is not None and not item.reason:
+            key = (item.slot.question_id, item.slot.turn)
+            values.setdefault(key, []).append(item.judgment.value)
+            about[key] = (item.slot.group, item.slot.category)
+    return {key: (statistics.fmean(found), *about[key]) for key, found in values.items()}
+
+
+def _difference(pairs: Sequence[Pair], options: ScoreOptions) -> dict[str, Any]:
+    found = paired_difference(
+        [pair.a for pair in pairs],
+        [pair.b for pair in pairs],
+        [pair.group for pair in pairs],
+        resamples=options.resamples,
+        seed=options.seed,
+    )
+    return {
+        "mean": found.mean,
+        "ci_low": found.low,
+        "ci_high": found.high,
+        "p_value": found.p_value,
+        "n_questions": found.clusters,
+        "n_turns": found.n,
+    }
+
+
+def _text(found: Mapping[str, Any], markdown: bool) -> str:
+    rows = [("all", found["all"]), *found["categories"].items()]
+    cells = [
+        [
+            name,
+            "n/a" if item["mean"] is None else f"{item['mean']:+.2f}",
+            interval(item),
+            "n/a" if item["p_value"] is None else _p(item["p_value"]),
+            number(item["n_questions"], 0),
+            number(item["n_turns"], 0),
+        ]
+        for name, item in rows
+    ]
+    headers = ["", "difference", "95% interval", "p", "questions", "turns"]
+    a, b = _names(found["a"], found["b"])
+    head = f"{a} minus {b}, judge {label(found['judge'])}"
+    if folder := common_folder([found["a"], found["b"]]):
+        head = f"{MARK} is {label(folder)}\n\n{head}"
+    notes = [label(note) for note in found["notes"]]
+    if len(found["categories"]) > 1:
+        notes.append(
+            f"{len(found['categories'])} categories are as many tests: one p below {LEVEL:g}"
+            " among them means little"
+        )
+    notes.append("interval and p: paired, over whole questions")
+    table = grid(headers, cells, markdown=markdown)
+    return "\n\n".join([head, table, found["verdict"], "\n".join(notes)])
+
+
+def _names(*models: str) -> list[str]:
+    folder = common_folder(models)
+    return [short(model, folder) for model in models]
+
+
+def _p(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.001 else "below 0.001"

@@ -1,0 +1,210 @@
+"""Pictures of curves. matplotlib (the extra ``plots``) is imported only when one is drawn."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mtbench_ray.errors import UserError
+from mtbench_ray.reports.summary import in_order
+
+if TYPE_CHECKING:
+    from mtbench_ray.reports.curve import Point
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Colours of Okabe and Ito (2008) that can be told apart with any kind of colour vision and on
+white; yellow is left out."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ("-", "--", ":", "-.")
+LEAST_SPAN = 2.0
+"""The score axis never shows less than so many points, so that noise does not look like a trend."""
+LONG_NAME = 48
+"""Characters of a name in the legend; of longer ones the end is shown."""
+
+_STYLE = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "axes.axisbelow": True,
+    "text.parse_math": False,  # a $ in a name is a $
+    "svg.hashsalt": "mtbench_ray",  # equal pictures are equal files
+    "svg.fonttype": "none",
+}
+_BARS = {
+    "ci95": "95% interval, bootstrap over questions",
+    "sem": "one standard error of the mean, by question",
+    "std": "standard deviation of single verdicts",
+    "repeats": "standard deviation of repeated averages",
+}
+
+
+def draw(points: Sequence[Point], *, error: str, by: str) -> dict[str, bytes]:
+    """The pictures of one judge's points.
+
+    Args:
+        points: At least one.
+        error: One of ``curve.ERRORS``.
+        by: ``all`` (one panel), ``category`` (a panel for each) or ``both``.
+
+    Returns:
+        File endings (``.png``, ``.svg``, ``_category.png``, ``_category.svg``) to contents.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError(
+            "curves need matplotlib",
+            "pip install 'mtbench_ray[plots]' (or: pip install matplotlib)",
+        ) from None
+    pictures: dict[str, bytes] = {}
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        # A script without glyphs in the font is drawn as boxes; no need to warn for each.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        if by in ("both", "all"):
+            figure = Figure(figsize=(8.0, 4.6), layout="constrained")
+            _fill(figure, points, [""], error, columns=1)
+            pictures |= _saved(figure, "")
+        categories = in_order({point.category for point in points if point.category})
+        if by in ("both", "category") and categories:
+            columns = min(4, len(categories))
+            rows = math.ceil(len(categories) / columns)
+            size = (max(8.0, 3.2 * columns), 1.0 + 2.6 * rows)
+            figure = Figure(figsize=size, layout="constrained")
+            _fill(figure, points, categories, error, columns=columns)
+            pictures |= _saved(figure, "_category")
+    return pictures
+
+
+def _saved(figure: Any, suffix: str) -> dict[str, bytes]:
+    files = {}
+    for kind, extra in (("png", {"Software": None}), ("svg", {"Date": None})):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, dpi=150, metadata=extra)
+        files[f"{suffix}.{kind}"] = buffer.getvalue()
+    return files
+
+
+def _fill(
+    figure: Any, points: Sequence[Point], categories: Sequence[str], error: str, *, columns: int
+) -> None:
+    """One panel per category, ``""`` being all of them together; the legend below."""
+    from mtbench_ray.reports.curve import short_names
+
+    rows = math.ceil(len(categories) / columns)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    axes = list(grid.flat)
+    shown = [point for point in points if point.category in categories]
+    names = short_names(point.line for point in points)
+    steps = sorted({point.step for point in points})
+    # Runs are often saved at the same steps: a little apart, their bars can be told apart.
+    apart = 0.006 * columns * (steps[-1] - steps[0])
+    handles = {}
+    for axis, category in zip(axes, categories, strict=False):
+        for number, line in enumerate(names):
+            mine = [p for p in shown if p.category == category and p.line == line]
+            shift = apart * (number - (len(names) - 1) / 2)
+            handles[line] = _line(axis, mine, number, shift, error)
+        if category:
+            axis.set_title(category, fontsize=10)
+        if not any(p.mean is not None for p in shown if p.category == category):
+            axis.text(0.5, 0.5, "nothing scored", transform=axis.transAxes, ha="center",
+                      color="#666666")  # fmt: skip
+    for axis in axes[len(categories) :]:
+        axis.set_visible(False)
+    first = points[0]
+    axes[0].set_ylim(*_limits(shown, error))
+    _steps(axes[0], steps, most=max(4, 9 - 2 * columns))
+    for index, axis in enumerate(axes[: len(categories)]):
+        if index + columns >= len(categories):
+            axis.set_xlabel("training step")
+            axis.tick_params(labelbottom=True)
+        if index % columns == 0:
+            axis.set_ylabel(f"mean rating ({first.scale[0]:g} to {first.scale[1]:g})")
+    what = "Score by category" if categories != [""] else "Score"
+    demo = " (demo judge: not comparable)" if first.demo else ""
+    figure.suptitle(f"{what} and training step, judge {first.judge}{demo}", fontsize=11)
+    notes = [f"bars: {_BARS[error]}"] if error in _BARS else []
+    if any(0 < point.scored < point.planned for point in shown):
+        notes.append("hollow: some verdicts are missing")
+    width, height = figure.get_size_inches()
+    texts = [name if len(name) <= LONG_NAME else f"…{name[-LONG_NAME:]}" for name in names.values()]
+    # About 11 characters to an inch, and 7 for the sample of the line.
+    legend_columns = max(1, min(len(texts), int(11 * width / (7 + max(map(len, texts))))))
+    figure.set_size_inches(width, height + 0.21 * math.ceil(len(texts) / legend_columns))
+    # A space first: matplotlib leaves out entries that begin with an underscore.
+    figure.legend(
+        list(handles.values()),
+        [f" {text}" for text in texts],
+        loc="outside lower center",
+        ncols=legend_columns,
+        title="; ".join(notes) or None,
+        title_fontsize=9,
+        frameon=False,
+    )
+
+
+def _line(axis: Any, points: Sequence[Point], number: int, shift: float, error: str) -> Any:
+    """One curve with its bars; returns what stands for it in the legend."""
+    colour = PALETTE[number % len(PALETTE)]
+    style = {
+        "color": colour,
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": DASHES[number // len(PALETTE) % len(DASHES)],
+        "markersize": 5,
+        "linewidth": 1.6,
+    }
+    # NaN breaks the line: what is missing is a gap, never a 0 or a straight way across.
+    means = [math.nan if p.mean is None else p.mean for p in points]
+    (handle,) = axis.plot([p.step + shift for p in points], means, **style)
+    hollow = [p for p in points if p.mean is not None and p.scored < p.planned]
+    axis.plot([p.step + shift for p in hollow], [p.mean for p in hollow],
+              **{**style, "linestyle": "none"}, markerfacecolor="white")  # fmt: skip
+    bars = [
+        (p.step + shift, p.mean, p.mean - ends[0], ends[1] - p.mean)
+        for p in points
+        if p.mean is not None and (ends := p.bar(error)) is not None
+    ]
+    if bars:
+        steps, middles, down, up = zip(*bars, strict=True)
+        axis.errorbar(steps, middles, yerr=[down, up], fmt="none", ecolor=colour,
+                      elinewidth=1.1, capsize=2.5, alpha=0.8)  # fmt: skip
+    return handle
+
+
+def _limits(points: Sequence[Point], error: str) -> tuple[float, float]:
+    """Ends of the score axis: all points and bars with some room, at least LEAST_SPAN wide and
+    within the judge's scale."""
+    low, high = points[0].scale
+    ends = [end for p in points for end in (p.bar(error) or ()) if p.mean is not None]
+    ends += [p.mean for p in points if p.mean is not None]
+    if not ends:
+        return low, high
+    middle, span = (min(ends) + max(ends)) / 2, max(LEAST_SPAN, 1.1 * (max(ends) - min(ends)))
+    bottom = max(low, middle - span / 2)
+    top = min(high, bottom + span)
+    bottom = max(low, top - span)
+    room = 0.02 * (top - bottom)  # so that a marker at the end of the scale is whole
+    return bottom - room, top + room
+
+
+def _steps(axis: Any, steps: Sequence[int], most: int) -> None:
+    """Ticks at the steps where they have room beside one another, else at round numbers."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    gaps = [after - before for before, after in itertools.pairwise(steps)]
+    if all(gap * most >= steps[-1] - steps[0] for gap in gaps):
+        axis.set_xticks(steps)
+    else:
+        axis.xaxis.set_major_locator(MaxNLocator(most, integer=True))
+    size, unit = (1e6, "M") if steps[-1] >= 1e7 else (1e3, "k") if steps[-1] >= 1e4 else (1, "")
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step / size:g}{unit}"))
