@@ -107,7 +107,8 @@ def _fill(
     names = short_names(point.line for point in points)
     steps = sorted({point.step for point in points})
     # Runs are often saved at the same steps: a little apart, their bars can be told apart.
-    apart = 0.006 * columns * (steps[-1] - steps[0])
+    near = min((after - before for before, after in itertools.pairwise(steps)), default=0)
+    apart = min(0.006 * columns * (steps[-1] - steps[0]), 0.3 * near / len(names))
     handles = {}
     for axis, category in zip(axes, categories, strict=False):
         for number, line in enumerate(names):
@@ -207,4 +208,6 @@ def _steps(axis: Any, steps: Sequence[int], most: int) -> None:
     else:
         axis.xaxis.set_major_locator(MaxNLocator(most, integer=True))
     size, unit = (1e6, "M") if steps[-1] >= 1e7 else (1e3, "k") if steps[-1] >= 1e4 else (1, "")
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step / size:g}{unit}"))
+    axis.xaxis.set_major_formatter(
+        FuncFormatter(lambda step, _: f"{step / size:g}{unit if step else ''}")
+    )
