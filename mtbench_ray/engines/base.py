@@ -6,7 +6,7 @@ worker (``engines/worker.py``) walks conversations over it and turns faults into
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -109,17 +109,41 @@ class Engine(Protocol):
         ...
 
     async def adopt(self, model: ModelConfig) -> Engine | None:
-        """The same running engine, answering for another model from now on.
+        """The same running engine and weights, answering for another model from now on.
 
         Returns:
-            The engine to go on with, or None where a fresh one is needed; ``self`` is then still
-            what it was.
+            The engine to go on with, or None where other weights are needed; ``self`` is then
+            still what it was.
+        """
+        ...
+
+    async def swap(self, model: ModelConfig) -> Swap:
+        """Load another model's weights in place of these. No request may run on the engine.
+
+        Raises:
+            UserError: The model is missing or broken.
         """
         ...
 
     async def stop(self) -> None:
         """End the engine and every process and file of it. Never raises."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """How an attempt to swap weights ended.
+
+    Attributes:
+        engine: The engine to go on with; None where a fresh one is needed. The old one must then
+            be stopped: it may have been left in any state.
+        detail: The proof that the swap is right, or why there was none: for the run record.
+        check: Says of the fresh engine whether it answers as the swapped one did.
+    """
+
+    engine: Engine | None
+    detail: str
+    check: Callable[[Engine], Awaitable[str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

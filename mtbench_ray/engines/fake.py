@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
-from mtbench_ray.engines.base import Engine, Generation, TurnSampling, overflow
+from mtbench_ray.engines.base import Engine, Generation, Swap, TurnSampling, overflow
 from mtbench_ray.engines.chat import thinking_spec
 from mtbench_ray.engines.watch import Watch
 from mtbench_ray.errors import EngineFault
@@ -87,10 +87,16 @@ class FakeEngine:
 
     async def adopt(self, model: ModelConfig) -> Engine | None:
         """Serves another prompt set-up of the same model; nothing else."""
+        if model == self._model:
+            return self
         if (model.path, model.adapter) != (self._model.path, self._model.adapter):
             return None
         self._watch.close()
         return FakeEngine(model, self._config)
+
+    async def swap(self, model: ModelConfig) -> Swap:
+        """Never: a scripted engine has no weights."""
+        return Swap(None, "")
 
     async def stop(self) -> None:
         """See :class:`~mtbench_ray.engines.base.Engine`."""

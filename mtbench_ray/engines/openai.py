@@ -15,7 +15,7 @@ from mtbench_ray.endpoint.client import Closing, Completion, EndpointClient
 from mtbench_ray.endpoint.cluster import make_limiter
 from mtbench_ray.endpoint.keys import resolve_key
 from mtbench_ray.endpoint.limiter import RateLimiter
-from mtbench_ray.engines.base import Engine, Generation, TurnSampling
+from mtbench_ray.engines.base import Engine, Generation, Swap, TurnSampling
 from mtbench_ray.engines.chat import thinking_spec
 from mtbench_ray.errors import EndpointStopped, EngineFault
 from mtbench_ray.schema import Message
@@ -77,11 +77,17 @@ class EndpointEngine:
 
     async def adopt(self, model: ModelConfig) -> Engine | None:
         """Another model of the same endpoint, under the same limits."""
+        if model == self._model:
+            return self
         # Limiters of a whole cluster are told apart by model; a run's own one is for all.
         shared = self._limiter if self._config.limit_scope == "run" else None
         engine = EndpointEngine(model, self._config, shared)
         await self._client.close()
         return engine
+
+    async def swap(self, model: ModelConfig) -> Swap:
+        """Never: an endpoint has no weights to swap."""
+        return Swap(None, "")
 
     async def stop(self) -> None:
         """See :class:`~mtbench_ray.engines.base.Engine`."""

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
-from mtbench_ray.engines.base import Engine, Generation, TurnSampling, overflow
-from mtbench_ray.engines.checkpoint import Source, adapter_folder, locate
+from mtbench_ray.engines.base import Engine, Generation, Swap, TurnSampling, overflow
+from mtbench_ray.engines.checkpoint import Source, adapter_folder, folder_hash, locate
 from mtbench_ray.engines.processes import Children, Output
+from mtbench_ray.engines.proof import NoProof
+from mtbench_ray.engines.swap import Loaded, condemn, eligible, greedy, load_folder, swap
 from mtbench_ray.engines.template import ChatTemplate, load_template
 from mtbench_ray.engines.vllm_args import (
     adapter_rank,
@@ -43,13 +45,14 @@ class _Core:
     """A running AsyncLLM, shared by the models that it answers for."""
 
     llm: Any
-    source: Source
+    loaded: Loaded
     config: EngineConfig
     children: Children
     output: Output
     watch: Watch
     window: int
     largest_rank: int
+    origin: str = "cold"
     adapters: dict[str, int] = field(default_factory=dict)
     requests: Iterator[int] = field(default_factory=itertools.count)
 
@@ -75,13 +78,14 @@ class _Core:
 
 
 class VllmEngine:
-    """One model on a running vLLM engine. Made by :meth:`start` or :meth:`adopt`."""
+    """One model on a running vLLM engine, made by :meth:`start`, :meth:`adopt` or :meth:`swap`."""
 
     def __init__(self, core: _Core, model: ModelConfig, template: ChatTemplate) -> None:
         self._core = core
+        self._model = model
         self._template = template
         self._lora = core.lora(model)
-        self.origin = "cold"
+        self.origin = core.origin
         self.template_hash = template.hash
         self.thinking = template.thinking
         config = core.config
@@ -98,9 +102,7 @@ class VllmEngine:
             EngineFault: The engine did not start; no process of it is left.
         """
         source = await asyncio.to_thread(locate, model)
-        template = await asyncio.to_thread(
-            load_template, model, trust_remote_code=config.trust_remote_code, source=source
-        )
+        template = await _template(model, source, config)
         # The first import of vllm takes seconds.
         arguments = await asyncio.to_thread(_prepare, model, config, source, template.window)
         children, output = Children(), Output()
@@ -120,7 +122,7 @@ class VllmEngine:
         children.claim()
         core = _Core(
             llm=llm,
-            source=source,
+            loaded=await asyncio.to_thread(load_folder, source.folder),
             config=config,
             children=children,
             output=Output(),
@@ -165,18 +167,62 @@ class VllmEngine:
         )
 
     async def adopt(self, model: ModelConfig) -> Engine | None:
-        """Another prompt set-up or another adapter of the same base, on the same engine."""
+        """Another prompt set-up or another adapter of the same base, on the same engine.
+
+        The same folder is not the same base where other weights lie in it by now.
+        """
         core = self._core
         source = await asyncio.to_thread(locate, model)
-        if source != core.source or adapter_rank(model) > core.largest_rank:
+        if adapter_rank(model) > core.largest_rank:
             return None
-        template = await asyncio.to_thread(
-            load_template,
-            model,
-            trust_remote_code=core.config.trust_remote_code,
-            source=source,
-        )
-        return VllmEngine(core, model, template)
+        if await asyncio.to_thread(folder_hash, source.folder) != core.loaded.hash:
+            return None
+        if model == self._model:
+            return self
+        return VllmEngine(core, model, await _template(model, source, core.config))
+
+    async def swap(self, model: ModelConfig) -> Swap:
+        """See :class:`~mtbench_ray.engines.base.Engine`."""
+        core = self._core
+        source = await asyncio.to_thread(locate, model)
+        new = await asyncio.to_thread(load_folder, source.folder)
+        reason = eligible(core.loaded.layout, new.layout, core.config)
+        if core.largest_rank or model.adapter:
+            reason = "adapters"
+        template = await _template(model, source, core.config)
+        if template.thinking.stop and core.loaded.tokenizer != new.tokenizer:
+            # The engine looks for stop strings in what the tokenizer of its start makes of ids.
+            reason = reason or "stop strings and another tokenizer"
+        if reason:
+            return Swap(None, f"no swap: {reason}")
+        try:
+            done = await asyncio.wait_for(
+                swap(core.llm, core.loaded, new), core.config.start_timeout_s
+            )
+        except BaseException as error:
+            core.watch.fault(EngineFault("a swap of weights was not completed"))
+            if isinstance(error, NoProof):
+                return Swap(None, f"swap given up: {error}")
+            if isinstance(error, TimeoutError):
+                return Swap(None, "swap given up: it took longer than engine.start_timeout_s")
+            raise
+        core.loaded, core.origin = done.loaded, "swap"
+        if core.config.hot_swap == "verify":
+            return await self._verify(done.words, done.loaded)
+        return Swap(VllmEngine(core, model, template), done.words)
+
+    async def _verify(self, words: str, loaded: Loaded) -> Swap:
+        """Leave it to a fresh engine to answer, and to say whether this one would have done so."""
+        core = self._core
+        expected = await greedy(core.llm)
+
+        async def check(fresh: Engine) -> str:
+            assert isinstance(fresh, VllmEngine)
+            if await greedy(fresh._core.llm) == expected:
+                return f"swap verified: the same tokens ({words})"
+            return condemn(loaded.layout, "other tokens than a fresh engine's")
+
+        return Swap(None, "engine.hot_swap=verify", check)
 
     async def stop(self) -> None:
         """See :class:`~mtbench_ray.engines.base.Engine`."""
@@ -204,7 +250,11 @@ class VllmEngine:
         from vllm.sampling_params import RequestOutputKind
 
         params = SamplingParams(
-            **used, detokenize="stop" in used, output_kind=RequestOutputKind.DELTA
+            **used,
+            # The end token of the model that the engine was started with may not be this one's.
+            ignore_eos=True,
+            detokenize="stop" in used,
+            output_kind=RequestOutputKind.DELTA,
         )
         ids: list[int] = []
         finish = "stop"
@@ -223,6 +273,12 @@ class VllmEngine:
                 raise fault from error
             raise
         return ids, finish
+
+
+async def _template(model: ModelConfig, source: Source, config: EngineConfig) -> ChatTemplate:
+    return await asyncio.to_thread(
+        load_template, model, trust_remote_code=config.trust_remote_code, source=source
+    )
 
 
 def _prepare(

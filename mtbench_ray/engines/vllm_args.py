@@ -9,6 +9,7 @@ from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.checkpoint import Source, adapter_folder, read_json
+from mtbench_ray.engines.proof import WORKER_EXTENSION
 from mtbench_ray.errors import UserError, unknown_name
 
 LARGEST_WINDOW = 8192
@@ -103,6 +104,8 @@ def engine_arguments(
         # turns its generator back, which a CPU generator cannot: the engine would die.
         arguments["enable_chunked_prefill"] = False
         arguments["max_num_batched_tokens"] = max(length or 0, LARGEST_WINDOW)
+    if config.hot_swap != "off":
+        arguments["worker_extension_cls"] = WORKER_EXTENSION
     rank = adapter_rank(model)
     if rank:
         arguments |= {

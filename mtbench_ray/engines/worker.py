@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from mtbench_ray.config import EngineConfig, ModelConfig
-from mtbench_ray.engines.base import Engine, Output, Shard, ShardUnit
+from mtbench_ray.engines.base import Engine, Output, Shard, ShardUnit, Swap
 from mtbench_ray.engines.conversation import converse, failed_turn
 from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.schema import ANSWERED, EngineEvent, Turn
@@ -105,8 +105,7 @@ class ShardWorker:
         self._replica = replica
         self._start = start
         self._engine: Engine | None = None
-        self._config: EngineConfig | None = None
-        self._model: ModelConfig | None = None
+        self._shard: Shard | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name=f"engine-{replica}", daemon=True
@@ -192,25 +191,25 @@ class ShardWorker:
 
     async def _engine_for(self, shard: Shard, send: Callable[[Output], None], why: str) -> Engine:
         """The engine at hand where it can answer for the shard's model, else a fresh one."""
-        if self._engine is not None and self._model == shard.model and self._same(shard.engine):
+        if self._engine is not None and self._shard is shard:
             return self._engine
-        began = time.monotonic()
-        engine = await self._next_engine(shard)
-        kind = engine.origin if engine and engine.origin == "swap" else ""
+        same = self._shard is not None and self._shard.engine == shard.engine
+        running = self._engine if same else None
+        engine = await running.adopt(shard.model) if running else None
         if engine is None:
-            await self._stop_engine()
-            engine = await self._fresh(shard, send, why)
-            kind = "restart" if why else "start"
-        self._engine, self._model, self._config = engine, shard.model, shard.engine
-        if kind:
-            send(self._event(kind, shard, began, why, engine.gpu_memory_gb))
+            began = time.monotonic()
+            swap = await running.swap(shard.model) if running else Swap(None, "")
+            engine, kind, detail = swap.engine, "swap", swap.detail
+            if engine is None:
+                await self._stop_engine()
+                began = time.monotonic()
+                engine = await self._fresh(shard, send, why)
+                kind, detail = ("restart", why) if why else ("start", detail)
+                if swap.check:
+                    detail = await swap.check(engine)
+            send(self._event(kind, shard, began, detail, engine.gpu_memory_gb))
+        self._engine, self._shard = engine, shard
         return engine
-
-    async def _next_engine(self, shard: Shard) -> Engine | None:
-        """The running engine turned to the shard's model, or None where it takes a fresh one."""
-        if self._engine is None or not self._same(shard.engine):
-            return None
-        return await self._engine.adopt(shard.model)
 
     async def _fresh(self, shard: Shard, send: Callable[[Output], None], why: str) -> Engine:
         """Start an engine; once more where the first start failed by a fault that may pass."""
@@ -230,12 +229,9 @@ class ShardWorker:
                     raise EngineFault(f"engine did not start: {words}", fatal=True) from error
 
     async def _stop_engine(self) -> None:
-        engine, self._engine, self._model = self._engine, None, None
+        engine, self._engine, self._shard = self._engine, None, None
         if engine is not None:
             await engine.stop()
-
-    def _same(self, config: EngineConfig) -> bool:
-        return self._config == config
 
     def _event(
         self, kind: str, shard: Shard, began: float, detail: str, memory: float | None
