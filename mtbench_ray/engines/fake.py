@@ -10,7 +10,7 @@
   ``hang_once_on``: the first time in this process.
 - ``die_at_turn``: the turn at which these do so (1).
 - ``kill_process_on``: questions at which the process itself is killed, once; ``kill_marker`` is
-  the file that remembers it.
+  the file that remembers it. ``kill_process_always_on``: each time.
 - ``error_on``, ``refuse_on``, ``empty_on``, ``long_on``, ``surrogate_on``: answers of that kind.
 - ``replies``: question id to the texts of its turns; ``finish``: question id to finish reason.
 """
@@ -145,6 +145,8 @@ class FakeEngine:
             if name.startswith("die"):
                 self._watch.fault(EngineFault(f"scripted death at question {question}"))
             await asyncio.Event().wait()
+        if self._has("kill_process_always_on", question):
+            os.kill(os.getpid(), signal.SIGKILL)
         if self._has("kill_process_on", question):
             marker = Path(self._faults["kill_marker"])
             if not marker.exists():
