@@ -270,8 +270,10 @@ def _last_words(where: Mapping[str, Any], ray_says: str) -> str:
     told = [line for line in said if line.startswith("The actor died")]
     words = f"process {where['pid']} on {where['host']} ended"
     with contextlib.suppress(OSError):
-        log = Path(where["log"]).read_text("utf-8", "replace").splitlines()[-_LAST_LINES:]
-        words += f", last words: {' / '.join(line.strip() for line in log)}" if log else ""
+        log = Path(where["log"]).read_text("utf-8", "replace").splitlines()
+        # Lines that begin with a colon are Ray's own marks.
+        last = [line.strip() for line in log if line.strip(" ") and line[0] != ":"][-_LAST_LINES:]
+        words += f", last words: {' / '.join(last)}" if last else ""
     if told or said:
         words += f"; Ray: {(told or said)[-1]}"
     return f"{words} (its log: {where['log']})"

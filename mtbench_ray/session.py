@@ -315,7 +315,7 @@ class Session:
         finally:
             self.interrupts.install()
         if self._watchdog is not None:
-            self._watchdog.tell()
+            self._watchdog.settled()
 
     def _tear_down(self) -> None:
         """End everything that this run started; rows that are still waiting are written."""

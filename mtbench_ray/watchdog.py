@@ -2,7 +2,8 @@
 
 A small process in a session of its own waits for the run's process to be gone (a pipe closes), lets
 Ray end its cluster for a moment, and kills what is left. It finds the run's processes by a mark in
-their environment; those that overwrite theirs with a title (some of Ray's) it was told of.
+their environment. Some of Ray's overwrite theirs with a title: it looks at what is below the run
+while Ray comes up, until it is told that all of it is there.
 
 Standard library only: the second half of this module runs as a script. Linux only; elsewhere
 nothing is watched.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import select
 import signal
 import subprocess
 import sys
@@ -33,7 +35,7 @@ class Watchdog:
         self._mark = secrets.token_hex(8)
         os.environ[_MARK] = self._mark
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).resolve()), self._mark],
+            [sys.executable, "-P", str(Path(__file__).resolve()), self._mark, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -45,14 +47,11 @@ class Watchdog:
         """Of the watching process."""
         return self._process.pid
 
-    def tell(self) -> None:
-        """Tell it of all processes that are below this one now."""
-        import psutil
-
+    def settled(self) -> None:
+        """Ray is up."""
         assert self._process.stdin is not None
-        pids = [child.pid for child in psutil.Process().children(recursive=True)]
         with contextlib.suppress(OSError):
-            self._process.stdin.write((" ".join(map(str, pids)) + "\n").encode())
+            self._process.stdin.write(b"up")
             self._process.stdin.flush()
 
     def close(self) -> None:
@@ -65,12 +64,17 @@ class Watchdog:
             self._process.wait(PATIENCE_S + 5.0)
 
 
-def _watch(mark: str) -> None:
-    told: dict[int, str] = {}
-    for line in sys.stdin:
-        told |= {pid: born for pid in map(int, line.split()) if (born := _born(pid))}
+def _watch(mark: str, run: int) -> None:
+    seen: dict[int, str] = {}
+    while True:
+        if select.select([sys.stdin], [], [], _POLL_S)[0]:
+            if not os.read(0, 16):
+                break
+            seen |= _below(run)
+            select.select([sys.stdin], [], [])
+        seen |= _below(run)
     began = time.monotonic()
-    while left := _left(mark, told):
+    while left := _left(mark, seen):
         if time.monotonic() - began > PATIENCE_S:
             for pid in left:
                 with contextlib.suppress(OSError):
@@ -80,7 +84,18 @@ def _watch(mark: str) -> None:
         time.sleep(_POLL_S)
 
 
-def _left(mark: str, told: dict[int, str]) -> list[int]:
+def _below(pid: int) -> dict[int, str]:
+    """The processes below one, each with when it was started."""
+    found: dict[int, str] = {}
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                if child != os.getpid():
+                    found |= {child: _born(child)} | _below(child)
+    return found
+
+
+def _left(mark: str, seen: dict[int, str]) -> list[int]:
     """Processes of the run that are alive, apart from this one."""
     wanted = f"{_MARK}={mark}".encode()
     pids = []
@@ -88,7 +103,7 @@ def _left(mark: str, told: dict[int, str]) -> list[int]:
         pid = int(folder.name)
         if pid == os.getpid():
             continue
-        if pid in told and told[pid] == _born(pid):
+        if seen.get(pid) and seen[pid] == _born(pid):
             pids.append(pid)
             continue
         with contextlib.suppress(OSError):
@@ -107,4 +122,4 @@ def _born(pid: int) -> str:
 
 
 if __name__ == "__main__":
-    _watch(sys.argv[1])
+    _watch(sys.argv[1], int(sys.argv[2]))

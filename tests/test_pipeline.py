@@ -1,0 +1,84 @@
+"""Engine actors on Ray that die, in a cluster shared by these tests."""
+
+import json
+
+import pytest
+from crash import rows
+from stub_server import StubServer
+
+from mtbench_ray.cli import main
+from mtbench_ray.schema import ANSWERED
+
+pytestmark = pytest.mark.rays
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    import ray
+
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, namespace="mtbench_ray")
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture
+def run(cluster, questions, tmp_path, capsys):
+    """Runs a line on the cluster; returns its exit code, the error text and the workspace."""
+    with StubServer() as stub:
+
+        def run(*more):
+            code = main([
+                "model=org/m", "engine=fake", "cluster.ray=always", "judge=openai",
+                "judge.model=stub", f"judge.base_url={stub.url}", "judge.api_key_env=null",
+                f"question_path={questions}", f"workspace={tmp_path}/work",
+                "sampling.samples=4", "sampling.max_tokens=100", "engine.max_num_seqs=4",
+                "engine.fake_seconds_per_token=0.002", *more,
+            ])  # fmt: skip
+            out = capsys.readouterr()
+            run.out, run.err = out.out, out.err
+            return code
+
+        run.stub, run.workspace = stub, tmp_path / "work"
+        yield run
+
+
+def counted(run):
+    """Good turns, and how often the commonest came; judgments likewise."""
+    turns = [(r["answer_id"], r["turn"]) for r in rows(run.workspace, "answers.jsonl")
+             if r["status"] in ANSWERED]  # fmt: skip
+    judged = [r["judgment_id"] for r in rows(run.workspace, "judgments.jsonl")]
+    return len(turns), len(set(turns)), len(judged), len(set(judged))
+
+
+def test_rows_of_a_killed_actor_are_made_again_and_every_row_counts_once(run, tmp_path):
+    marker = tmp_path / "killed"
+    faults = f"{{kill_process_on: [3], kill_marker: {marker}, die_at_turn: 2}}"
+    assert run(f"engine.fake_faults={faults}", "engine.replicas=2") == 0, run.err
+    assert marker.exists()
+    assert counted(run) == (32, 32, 32, 32)
+    record = json.loads(next(run.workspace.glob("runs/*/record.json")).read_text())
+    notes = "\n".join(record["notes"])
+    assert "an engine of org/m was lost: process" in notes
+    assert "asked again" in notes
+    assert "its log: /" in notes
+    assert "Traceback" not in run.err
+
+
+def test_a_row_that_always_kills_its_process_is_failed_alone(run):
+    code = run("engine.fake_faults={kill_process_always_on: [2]}", "sampling.samples=1")
+    assert code == 3, run.err
+    assert counted(run) == (6, 6, 6, 6)
+    failed = [r for r in rows(run.workspace, "answers.jsonl") if r["status"] == "error"]
+    assert {(r["question_id"], r["turn"]) for r in failed} == {(2, 1), (2, 2)}
+    assert "took its engine's process down" in failed[0]["error"]
+
+
+def test_a_model_whose_processes_all_die_is_given_up_and_the_others_go_on(run):
+    faults = "{models: [org/bad], kill_process_always_on: [1, 2, 3, 4]}"
+    code = run("-m", "model=org/bad,org/good", f"engine.fake_faults={faults}",
+               "engine.max_restarts=0", "sampling.samples=1", "engine.replicas=1")  # fmt: skip
+    assert code == 3, run.err
+    assert counted(run) == (8, 8, 8, 8)
+    failed = [r for r in rows(run.workspace, "answers.jsonl") if r["status"] == "error"]
+    assert len(failed) == 8
+    assert "engine.max_restarts" in failed[0]["error"]
