@@ -15,6 +15,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -79,13 +80,17 @@ class Journal:
             if not stat.S_ISREG(os.fstat(self._fd).st_mode):
                 raise OSError(errno.EEXIST, "not a regular file")
             _mend_tail(self._fd, path, problem)
+            self._end = os.fstat(self._fd).st_size
             sync_folder(path.parent)
         except OSError as error:
             os.close(self._fd)
             raise disk_error(path, error) from None
 
-    def append(self, line: str) -> None:
+    def append(self, line: str) -> tuple[int, int]:
         """Write one row: ASCII JSON without a line end.
+
+        Returns:
+            First byte and length in bytes of its line in the file.
 
         Raises:
             UserError: The disk refused it; what was written of the line is taken back.
@@ -103,6 +108,8 @@ class Journal:
             if written < len(data):
                 self._take_back(data[:written])
             raise disk_error(self.path, error) from None
+        start, self._end = self._end, self._end + len(data)
+        return start, len(data)
 
     def sync(self) -> None:
         """Bring everything written so far to the disk."""
@@ -147,8 +154,24 @@ class Journal:
                 os.ftruncate(self._fd, start)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a line lies in its file: its number from 1, first byte and length in bytes."""
+
+    number: int
+    start: int
+    size: int
+
+
 def read(path: Path, problem: Callable[[str], None] = warn) -> Iterator[tuple[int, dict[str, Any]]]:
-    r"""Rows of a JSON lines file with their line numbers, whatever state the file is in.
+    """Rows of a JSON lines file with their line numbers; see :func:`read_places`."""
+    return ((place.number, row) for place, row in read_places(path, problem))
+
+
+def read_places(
+    path: Path, problem: Callable[[str], None] = warn
+) -> Iterator[tuple[Place, dict[str, Any]]]:
+    r"""Rows of a JSON lines file with where they lie, whatever state the file is in.
 
     Lines end with ``\n`` only (U+2028 and the like are text); CRLF, a BOM and blank lines are
     taken. A line that is no JSON object is reported through ``problem`` and left out. Bytes that
@@ -158,11 +181,13 @@ def read(path: Path, problem: Callable[[str], None] = warn) -> Iterator[tuple[in
         UserError: The file cannot be read.
     """
     broken: int | None = None
+    end = 0
     if path.exists() and not path.is_file():
         raise UserError(f"cannot read {path}: not a regular file")
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
+                start, end = end, end + len(raw)
                 line = (raw.removeprefix(_BOM) if number == 1 else raw).strip(b" \t\r\n")
                 if not line:
                     continue
@@ -173,11 +198,16 @@ def read(path: Path, problem: Callable[[str], None] = warn) -> Iterator[tuple[in
                 if lossy and row is not None:
                     problem(f"{path}:{number}: bytes that are not UTF-8, replaced")
                 if row is not None:
-                    yield number, row
+                    yield Place(number, start, len(raw)), row
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     if broken is not None:
         problem(f"{path}:{broken}: torn last line, left out")
+
+
+def read_line(fd: int, start: int, size: int) -> dict[str, Any] | None:
+    """The row at a place of an open file, or None where there is none (any more)."""
+    return _parse(os.pread(fd, size, start).removeprefix(_BOM).strip(b" \t\r\n"))[0]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.errors import UserError
-from mtbench_ray.journal import read, replacing, warn, well_formed
+from mtbench_ray.journal import Place, read_places, replacing, warn, well_formed
 from mtbench_ray.schema import SCHEMA, Judgment, Row, Turn, decode
 
 _BATCH = 1000
@@ -76,24 +76,42 @@ def read_rows(path: Path, cls: type[Row], problem: Callable[[str], None] = warn)
     Raises:
         UserError: The file cannot be read, or was written by a newer version.
     """
-    for number, data in _from_table(path) if path.suffix == ".parquet" else read(path, problem):
-        version = data.get("schema", SCHEMA)
-        if isinstance(version, int) and version > SCHEMA:
-            raise UserError(
-                f"{path}:{number} was written by a newer version (schema {version}, this one "
-                f"reads up to {SCHEMA})",
-                "Upgrade with pip install -U mtbench-ray, or give another workspace=<folder>.",
-            )
-        try:
-            row = decode(cls, data)
-            wrong = mistyped(row)
-        except (ValueError, TypeError) as error:
-            problem(f"{path}:{number}: {error}, left out")
-            continue
-        if wrong is not None:
-            problem(f"{path}:{number}: {wrong} has a value of a wrong type, left out")
-        else:
-            yield row
+    if path.suffix != ".parquet":
+        return (row for _, row in read_journal(path, cls, problem))
+    rows = (_row(f"{path}:{number}", cls, data, problem) for number, data in _from_table(path))
+    return (row for row in rows if row is not None)
+
+
+def read_journal(
+    path: Path, cls: type[Row], problem: Callable[[str], None] = warn
+) -> Iterator[tuple[Place, Row]]:
+    """Rows of a journal with where they lie in it; otherwise as :func:`read_rows`."""
+    for place, data in read_places(path, problem):
+        row = _row(f"{path}:{place.number}", cls, data, problem)
+        if row is not None:
+            yield place, row
+
+
+def _row(
+    where: str, cls: type[Row], data: dict[str, Any], problem: Callable[[str], None]
+) -> Row | None:
+    version = data.get("schema", SCHEMA)
+    if isinstance(version, int) and version > SCHEMA:
+        raise UserError(
+            f"{where} was written by a newer version (schema {version}, this one "
+            f"reads up to {SCHEMA})",
+            "Upgrade with pip install -U mtbench-ray, or give another workspace=<folder>.",
+        )
+    try:
+        row = decode(cls, data)
+        wrong = mistyped(row)
+    except (ValueError, TypeError) as error:
+        problem(f"{where}: {error}, left out")
+        return None
+    if wrong is not None:
+        problem(f"{where}: {wrong} has a value of a wrong type, left out")
+        return None
+    return row
 
 
 def _from_table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -8,6 +8,7 @@ can be made from them and the run records again.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -16,13 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, BinaryIO
 
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.errors import UserError
-from mtbench_ray.journal import Journal, disk_error, replacing, warn, well_formed
+from mtbench_ray.journal import Journal, disk_error, read_line, replacing, warn, well_formed
 from mtbench_ray.lock import WorkspaceLock
-from mtbench_ray.parquet import read_rows, write_table
+from mtbench_ray.parquet import read_journal, write_table
 from mtbench_ray.redact import redactor
 from mtbench_ray.runs import (
     RunRecord,
@@ -50,8 +51,6 @@ _SHOWN = 20
 
 _FILES: dict[type[Any], str] = {Turn: "answers.jsonl", Judgment: "judgments.jsonl"}
 
-_Row = TypeVar("_Row", Turn, Judgment)
-
 
 class Workspace:
     """An open workspace. Made by :meth:`open`; a context manager.
@@ -76,6 +75,8 @@ class Workspace:
         self._told: set[str] = set()
         self._turns: dict[tuple[str, int], Turn] = {}
         self._judgments: dict[str, Judgment] = {}
+        self._places: dict[str, tuple[int, int]] = {}
+        self._view = _Judgments(self.root / _FILES[Judgment], self._judgments, self._places)
         self._journals: dict[type[Any], Journal] = {}
         self._lock: WorkspaceLock | None = None
 
@@ -135,7 +136,7 @@ class Workspace:
     @property
     def judgments(self) -> Mapping[str, Judgment]:
         """The judgment that counts for each judgment_id, by the same rule."""
-        return MappingProxyType(self._judgments)
+        return self._view
 
     def append(self, row: Turn | Judgment) -> None:
         """Write one row and count it.
@@ -147,8 +148,7 @@ class Workspace:
         clean = self.scrub(line)
         if clean != line:
             row = decode(type(row), json.loads(clean))
-        self._journal(type(row)).append(clean)
-        self._count(row)
+        self._count(row, self._journal(type(row)).append(clean))
 
     def start_over(self, command: Sequence[str]) -> str:
         """Choose a new salt (``fresh=true``): earlier rows stay, and are not found any more.
@@ -265,11 +265,12 @@ class Workspace:
         """Write ``answers.parquet`` and ``judgments.parquet``: the rows that count, one per id."""
         answers, judgments = self.root / "answers.parquet", self.root / "judgments.parquet"
         write_table(answers, Turn, self._turns.values())
-        write_table(judgments, Judgment, self._judgments.values())
+        write_table(judgments, Judgment, self.judgments.values())
         return [answers, judgments]
 
     def close(self) -> None:
         """Sync and close the journals and give the lock back; a second call does nothing."""
+        self._view.close()
         try:
             while self._journals:
                 self._journals.popitem()[1].close()
@@ -290,25 +291,35 @@ class Workspace:
         self.close()
 
     def _load(self) -> None:
-        for turn in self._rows(Turn):
-            self._count(turn)
-        for judgment in self._rows(Judgment):
-            self._count(judgment)
+        for cls, name in _FILES.items():
+            if (self.root / name).exists():
+                for place, row in read_journal(self.root / name, cls, self._problem):
+                    self._count(row, (place.start, place.size))
         for record in self.run_records():
             self.salt = record.salt
 
-    def _rows(self, cls: type[_Row]) -> Iterator[_Row]:
-        path = self.root / _FILES[cls]
-        return read_rows(path, cls, self._problem) if path.exists() else iter(())
+    def _count(self, row: Turn | Judgment, place: tuple[int, int]) -> None:
+        """Let ``row`` count unless it is a failure and a good row is there.
 
-    def _count(self, row: Turn | Judgment) -> None:
-        """Let ``row`` count unless it is a failure and a good row is there."""
+        A sweep's texts fill the memory: equal ones are held once, and judge prompts (which hold the
+        answers again) stay on disk.
+        """
         if isinstance(row, Turn):
             turn = (row.answer_id, row.turn)
             if _good(row) or not _good(self._turns.get(turn)):
-                self._turns[turn] = row
+                self._turns[turn] = self._lean(row)
         elif _good(row) or not _good(self._judgments.get(row.judgment_id)):
-            self._judgments[row.judgment_id] = row
+            self._judgments[row.judgment_id] = dataclasses.replace(row, user_prompt="")
+            self._places[row.judgment_id] = place
+
+    def _lean(self, row: Turn) -> Turn:
+        """The same row, with texts that are there already instead of copies of them."""
+        history = []
+        for number, text in enumerate(row.history, start=1):
+            earlier = self._turns.get((row.answer_id, number))
+            history.append(earlier.content if earlier and earlier.content == text else text)
+        raw = row.content if row.raw == row.content else row.raw
+        return dataclasses.replace(row, raw=raw, history=tuple(history))
 
     def _journal(self, cls: type[Any]) -> Journal:
         if cls not in self._journals:
@@ -324,6 +335,44 @@ class Workspace:
             warn(message)
         elif len(self.problems) == _SHOWN:
             warn(f"{message}; more like this is not shown")
+
+
+class _Judgments(Mapping[str, Judgment]):
+    """Judgments by id, each with its judge prompt read from the journal when it is asked for."""
+
+    def __init__(
+        self, path: Path, rows: dict[str, Judgment], places: dict[str, tuple[int, int]]
+    ) -> None:
+        self._path = path
+        self._rows = rows
+        self._places = places
+        self._file: BinaryIO | None = None
+
+    def __getitem__(self, judgment_id: str) -> Judgment:
+        row = self._rows[judgment_id]
+        try:
+            self._file = self._file or self._path.open("rb")
+            line = read_line(self._file.fileno(), *self._places[judgment_id])
+        except OSError as error:
+            raise UserError(f"cannot read {self._path}: {error.strerror or error}") from None
+        if line is None or line.get("judgment_id") != judgment_id:
+            raise UserError(f"{self._path} was changed while it is in use", "Run it again.")
+        return dataclasses.replace(row, user_prompt=line.get("user_prompt", ""))
+
+    def close(self) -> None:
+        """Close the file; it is opened again where it is needed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __contains__(self, judgment_id: object) -> bool:
+        return judgment_id in self._rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 def _good(row: Turn | Judgment | None) -> bool:

@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import random
 import subprocess
@@ -334,3 +335,20 @@ def test_kill_of_the_writer_loses_nothing_and_doubles_nothing(tmp_path: Path) ->
     assert set(counted.values()) == {1}
     assert len(counted) in (told + 1, told + 2)
     assert set(counted) == {str(n) for n in range(len(counted))}
+
+
+def test_judge_prompts_stay_on_disk_and_are_there_when_asked_for(tmp_path: Path) -> None:
+    row = judgment(judgment_id="a")
+    with Workspace.open(tmp_path, write=True) as workspace:
+        for name in ("a", "b"):
+            workspace.append(
+                dataclasses.replace(judgment(judgment_id=name), user_prompt=f"rate \ud835 {name}")
+            )
+        assert workspace.judgments["b"].user_prompt == "rate \ud835 b"
+        held = [item.user_prompt for item in workspace._judgments.values()]
+        assert held == ["", ""]
+    with Workspace.open(tmp_path, write=False) as workspace:
+        assert [item.user_prompt[-1] for item in workspace.judgments.values()] == ["a", "b"]
+        (tmp_path / "judgments.jsonl").write_text("{}\n")
+        with pytest.raises(UserError, match="changed while"):
+            workspace.judgments[row.judgment_id]

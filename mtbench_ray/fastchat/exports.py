@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -62,38 +63,37 @@ def export_fastchat(
         if row.opponent is not None:
             answers.setdefault(row.opponent.model, (row.opponent, row.data))
     answers |= {row.model: (row.answers, row.data) for row in evaluations}
-    single: dict[str, list[dict[str, Any]]] = {}
-    pair: dict[str, list[dict[str, Any]]] = {}
+    single: dict[str, list[Iterable[dict[str, Any]]]] = {}
+    pair: dict[str, list[Iterable[dict[str, Any]]]] = {}
     seen: set[tuple[object, ...]] = set()
     for row in evaluations:
         if not row.judge:
             continue
         if row.mode == "single":
-            records = [single_record(judgment) for judgment in _judgments(workspace, row)]
-            single.setdefault(row.judge, []).extend(records)
+            single.setdefault(row.judge, []).append(_verdicts(workspace, row))
         else:
-            pair.setdefault(row.judge, []).extend(_matches(workspace, row, seen))
+            pair.setdefault(row.judge, []).append(_matches(workspace, row, seen))
 
     models = safe_names(answers)
     judges = safe_names([*single, *pair])
-    files: dict[str, list[dict[str, Any]]] = {}
+    # Made as they are written: all records of a sweep at once are too much to hold.
+    files: dict[str, Iterable[dict[str, Any]]] = {}
     for model, (answer_set, name) in answers.items():
         if answer_set.units:
-            rows = _answers(workspace, answer_set, questions(name))
-            files[f"model_answer/{models[model]}.jsonl"] = rows
+            records = _answers(workspace, answer_set, questions(name))
+            files[f"model_answer/{models[model]}.jsonl"] = records
     for kind, by_judge in (("single", single), ("pair", pair)):
         for judge, rows in by_judge.items():
-            files[f"model_judgment/{judges[judge]}_{kind}.jsonl"] = rows
+            files[f"model_judgment/{judges[judge]}_{kind}.jsonl"] = chain.from_iterable(rows)
     return _write(workspace, folder, files)
 
 
 def _answers(
     workspace: Workspace, answers: AnswerSet, questions: dict[QuestionId, Question]
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     by_question: dict[QuestionId, list[Unit]] = {}
     for unit in answers.units:
         by_question.setdefault(unit.question_id, []).append(unit)
-    records = []
     for question_id in sorted(by_question, key=by_number):
         question = questions.get(question_id)
         record = answer_record(
@@ -104,8 +104,7 @@ def _answers(
             len(question.turns) if question else None,
         )
         if record is not None:
-            records.append(record)
-    return records
+            yield record
 
 
 def _judgments(workspace: Workspace, row: Evaluation) -> list[Judgment]:
@@ -150,6 +149,11 @@ def _row(what: Setting, outcome: Outcome) -> Judgment:
     )
 
 
+def _verdicts(workspace: Workspace, row: Evaluation) -> Iterator[dict[str, Any]]:
+    for judgment in _judgments(workspace, row):
+        yield single_record(judgment)
+
+
 def _matches(
     workspace: Workspace, row: Evaluation, seen: set[tuple[object, ...]]
 ) -> Iterator[dict[str, Any]]:
@@ -169,7 +173,7 @@ def _matches(
 
 
 def _write(
-    workspace: Workspace, folder: Path, files: dict[str, list[dict[str, Any]]]
+    workspace: Workspace, folder: Path, files: Mapping[str, Iterable[dict[str, Any]]]
 ) -> list[Path]:
     ours = folder.resolve() == workspace.root.resolve()
     written = {} if ours else _manifest(folder)
@@ -181,9 +185,14 @@ def _write(
                 "Export into another folder, or move that file away.",
             )
     for name, records in files.items():
-        with replacing(folder / name) as temporary:
-            temporary.write_text("".join(_lines(workspace, records)), "ascii", newline="\n")
-        written[name] = _digest(folder / name)
+        # Line by line: a judge's file of a sweep is hundreds of MB.
+        with (
+            replacing(folder / name) as temporary,
+            temporary.open("w", encoding="ascii", newline="\n") as file,
+        ):
+            file.writelines(_lines(workspace, records))
+        if not ours:
+            written[name] = _digest(folder / name)
     if not ours:
         with replacing(folder / _MANIFEST) as temporary:
             temporary.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
@@ -205,6 +214,7 @@ def _manifest(folder: Path) -> dict[str, str]:
 
 def _digest(path: Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
