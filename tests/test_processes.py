@@ -85,6 +85,10 @@ def test_what_comes_up_after_the_claim_is_not_the_engines() -> None:
         (["ValueError: first", "RuntimeError: Engine core initialization failed. See root cause"],
          "ValueError: first"),
         (["KeyError: 'a'", "ValueError: second"], "ValueError: second"),
+        (["(Worker pid=1) ERROR [core.py:9]     assert size in (2, 4)", "(Worker pid=1) ERROR "
+          "[core.py:9]            ^^^^^", "(Worker pid=1) ERROR [core.py:9] AssertionError",
+          "RuntimeError: Engine core initialization failed. See root cause above."],
+         "AssertionError: assert size in (2, 4)"),
     ],
 )  # fmt: skip
 def test_last_words(lines: list[str], words: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import psutil
 
 _ERROR = re.compile(r"\b(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception))\b:? (.+)")
+_BARE = re.compile(r"(?:^|[\s\]])([A-Z]\w*Error)\s*$")
+"""An error without a message, as of a failed assert: the line before it says what failed."""
 _GENERIC = re.compile(
     r"EngineDeadError|Engine core initialization failed|See (?:root cause|stack trace)"
     r"|WorkerProc initialization failed|KeyboardInterrupt|CancelledError"
@@ -89,10 +91,16 @@ class Output:
             with open(f"/proc/self/fd/{fd}", "rb") as file:
                 file.seek(start)
                 text = file.read().decode("utf-8", "replace")
+            before = ""
             for line in text.splitlines():
                 found = _ERROR.search(line)
                 if found and not _GENERIC.search(line):
                     words = f"{found[1]}: {found[2].strip()}"
+                elif (bare := _BARE.search(line)) and not _GENERIC.search(line):
+                    # Lines of an engine's log begin with the process and a time stamp.
+                    words = f"{bare[1]}: {before.rpartition(']')[2].strip(' ^') or 'no words'}"
+                if line.strip(" ^~"):
+                    before = line
         return words[:500]
 
 

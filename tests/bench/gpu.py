@@ -3,8 +3,8 @@
     python tests/bench/gpu.py [PART ...] [--shape qwen7b] [--small qwen1.5b] [--dir /tmp/models]
 
 Parts: main sweep equal lora mixed ways_out oom start (one GPU), two (two GPUs). Models have random
-weights, the judge is a stub with 2 s latency in its own process. Every figure is made from the rows and the
-timeline that the runs leave behind. ``--shape tiny`` runs the same on a CPU, to test the script.
+weights, the judge is a stub with 2 s latency in its own process. Every figure is made from the rows
+and the timeline that the runs leave behind. ``--shape tiny`` runs the same on a CPU, to test the script.
 """
 
 from __future__ import annotations
@@ -116,6 +116,8 @@ def main_job(bench: Bench) -> None:
         [sys.executable, __file__, "--bare", str(model), "--max-tokens", str(bench.args.max_tokens),
          "--limit", str(bench.args.limit)],
         capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(
+            [str(TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])},
     )  # fmt: skip
     found = [line for line in bare.stdout.splitlines() if line.startswith("BARE ")]
     if not found:
@@ -189,32 +191,29 @@ def equal(bench: Bench) -> None:
 
 
 def lora(bench: Bench) -> None:
-    """Two adapters and their base, interleaved in one engine, and in engines of their own."""
+    """Two adapters and their base, interleaved in one engine, and in engines of their own.
+
+    One conversation at a time: bf16 logits depend on what else is in the batch.
+    """
     base = bench.model(1, bench.args.small)
-    adapters = [make_adapter(base, seed) for seed in (1, 2)]
-    # float32: bf16 logits depend on what else is in the batch, and the batches differ.
-    settings = ["sampling.temperature=0", "engine.replicas=1", "limit=3", "engine.dtype=float32",
-                "sampling.max_tokens=64"]  # fmt: skip
-    # Adapters of one base are found in a folder by their config, as a training run leaves them.
-    root = Path(bench.args.dir) / "adapters"
-    for step, adapter in enumerate(adapters, start=1):
-        link = root / f"checkpoint-{step}"
-        link.parent.mkdir(exist_ok=True)
-        if not link.exists():
-            link.symlink_to(adapter)
-    together = bench.run("lora", "model=checkpoints", f"model.root={root}", *settings)
+    adapters = [str(make_adapter(base, seed)) for seed in (1, 2)]
+    settings = ["sampling.temperature=0", "engine.replicas=1", "limit=3", "engine.max_num_seqs=1",
+                "sampling.max_tokens=64", f"model={base}"]  # fmt: skip
+    names = ["null", *adapters]
+    together = bench.run("lora", "-m", *settings, f"model.adapter={','.join(names)}")
     alone = {}
-    for step in (1, 2)[: bench.args.cold]:
-        run = bench.run(f"lora{step}", "model=checkpoints", f"model.root={root}",
-                        f"model.steps=[{step}]", *settings)  # fmt: skip
-        alone.update(run.texts())
+    for name in names[-bench.args.cold :]:
+        alone.update(bench.run("lora-alone", *settings, f"model.adapter={name}").texts())
     starts = [e for e in together.engine_events() if e["kind"] == "start"]
+    order = [r["model"] for r in together.answers]
+    changes = sum(one != other for one, other in itertools.pairwise(order))
     same = sum(together.texts().get(key) == text for key, text in alone.items())
-    firsts = [text for (_, q, t), text in together.texts().items() if (q, t) == (81, 1)]
-    differ = len(set(firsts))
-    bench.row("adapters: engines started, exit", f"{len(starts)}, {together.code}", "1, 0")
-    bench.row("adapters interleaved == alone, greedy", f"{same}/{len(alone)}", "all")
-    bench.row("adapters give different answers", f"{differ} of 2", "2")
+    firsts = {text for (_, q, t), text in together.texts().items() if (q, t) == (81, 1)}
+    bench.row("base and two adapters: engines started, turns, exit",
+              f"{len(starts)}, {len(together.answers)}, {together.code}", "1, 18, 0")  # fmt: skip
+    bench.row("changes of adapter from row to row", str(changes), "many")
+    bench.row("interleaved == alone, greedy turns", f"{same}/{len(alone)}", "all")
+    bench.row("different answers to one question", str(len(firsts)), "3")
 
 
 def mixed(bench: Bench) -> None:
