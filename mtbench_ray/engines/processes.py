@@ -97,10 +97,9 @@ class Output:
                 if found and not _GENERIC.search(line):
                     words = f"{found[1]}: {found[2].strip()}"
                 elif (bare := _BARE.search(line)) and not _GENERIC.search(line):
-                    # Lines of an engine's log begin with the process and a time stamp.
-                    words = f"{bare[1]}: {before.rpartition(']')[2].strip(' ^') or 'no words'}"
-                if line.strip(" ^~"):
-                    before = line
+                    words = f"{bare[1]}: {before or 'no words'}"
+                # Lines of an engine's log begin with the process and a place in brackets.
+                before = line.rpartition("] ")[2].strip(" ^~") or before
         return words[:500]
 
 
