@@ -82,7 +82,7 @@ class _Place:
         first: First row of its part of a parameter that several tensors are fused into.
         rows: Rows of that part; None for the whole parameter.
         parts: How many tensors the parameter is made of.
-        through: Also read it by multiplication.
+        through: Without a GPU also read it by multiplication: its packed copy lies beside it.
     """
 
     module: Any
@@ -226,6 +226,8 @@ def _samples(
     Raises:
         ValueError: Their shapes do not fit together.
     """
+    import torch
+
     module, parameter = place.module, getattr(place.module, place.parameter)
     packed = parameter.numel() == 0
     if packed and (place.parameter != "weight" or tensor.ndim != 2):
@@ -254,11 +256,11 @@ def _samples(
     file = tensor[first_row + picked][:, first_column + columns]
     at = place.first + picked
     live = [] if packed else [parameter[at.to(parameter.device)][:, columns].cpu()]
-    if packed or place.through:
-        unit = parameter.new_zeros((len(columns), width), dtype=dtype)
+    if packed or (place.through and parameter.device.type == "cpu"):
+        unit = torch.zeros((len(columns), width), dtype=dtype)
         unit[range(len(columns)), columns] = 1
-        product = module.quant_method.apply(module, unit, None)
-        live.append(product[:, at.to(product.device)].t().cpu())
+        product = module.quant_method.apply(module, unit.to(parameter.device), None)
+        live.append(product.cpu()[:, at].t())
     return file, live
 
 

@@ -35,7 +35,15 @@ _LEAST = 1e-3
 
 
 class NoProof(Exception):
-    """The weights could not be shown to be right; the reason is for the run record."""
+    """The weights could not be shown to be right; the reason is for the run record.
+
+    Attributes:
+        lasting: It would be so for every checkpoint of this architecture.
+    """
+
+    def __init__(self, reason: str, *, lasting: bool = False) -> None:
+        super().__init__(reason)
+        self.lasting = lasting
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +78,11 @@ async def compare(llm: Any, folder: Path, names: frozenset[str]) -> int:
         ("uncovered", "of the model are in no file"),
     ):
         if bad := named(key):
-            raise NoProof(f"{len(bad)} of {len(names)} tensors {words}: {', '.join(bad[:3])}")
-    if missed := names.symmetric_difference(named("compared")):
-        raise NoProof(f"{len(missed)} tensors were not compared: {', '.join(sorted(missed)[:3])}")
+            reason = f"{len(bad)} of {len(names)} tensors {words}: {', '.join(bad[:3])}"
+            raise NoProof(reason, lasting=True)
+    if missed := sorted(names.symmetric_difference(named("compared"))):
+        reason = f"{len(missed)} tensors were not compared: {', '.join(missed[:3])}"
+        raise NoProof(reason, lasting=True)
     return len(named("changed"))
 
 
@@ -133,11 +143,14 @@ async def check_reference(new: Canary, folder: Path, old: Canary, old_folder: Pa
     except Exception as error:
         # transformers raises many types for models that it does not know.
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise NoProof(f"no reference forward pass: {reason}") from error
+        raise NoProof(f"no reference forward pass: {reason}", lasting=True) from error
+    # Written so that a distance that is no number fails too.
     if not expected <= _WORST_REFERENCE:
-        raise NoProof(f"the reference is {expected:.2g} nats off before any swap")
+        reason = f"the reference is {expected:.2g} nats off before any swap"
+        raise NoProof(reason, lasting=True)
     if not distance <= _SLACK * expected + _LEAST:
-        raise NoProof(f"log-probabilities are {distance:.2g} nats off, {expected:.2g} before")
+        reason = f"log-probabilities are {distance:.2g} nats off, {expected:.2g} before the swap"
+        raise NoProof(reason, lasting=True)
     return distance
 
 

@@ -177,6 +177,8 @@ async def swap(llm: Any, old: Loaded, new: Loaded) -> Swapped:
     try:
         before = old.canary
         if before is None:
+            if await asyncio.to_thread(folder_hash, old.folder) != old.hash:
+                raise NoProof("the files that it was started with are no longer there")
             # The check itself is checked: on weights that an engine start has loaded.
             await compare(llm, old.folder, names)
             before = await canary(llm)
@@ -193,7 +195,8 @@ async def swap(llm: Any, old: Loaded, new: Loaded) -> Swapped:
         if await asyncio.to_thread(folder_hash, new.folder) != new.hash:
             raise NoProof("the files changed while they were loaded")
     except NoProof as error:
-        condemn(new.layout, str(error))
+        if error.lasting:
+            condemn(new.layout, str(error))
         raise
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -110,6 +110,8 @@ class VllmEngine:
         starting = asyncio.ensure_future(asyncio.to_thread(_build, arguments))
         try:
             llm = await asyncio.wait_for(asyncio.shield(starting), config.start_timeout_s)
+            # Only now are the files of a hub id here.
+            loaded = await asyncio.to_thread(load_folder, source.folder)
         except BaseException as error:
             await _abandon(starting, children)
             if isinstance(error, TimeoutError):
@@ -122,7 +124,7 @@ class VllmEngine:
         children.claim()
         core = _Core(
             llm=llm,
-            loaded=await asyncio.to_thread(load_folder, source.folder),
+            loaded=loaded,
             config=config,
             children=children,
             output=Output(),
@@ -220,7 +222,7 @@ class VllmEngine:
             assert isinstance(fresh, VllmEngine)
             if await greedy(fresh._core.llm) == expected:
                 return f"swap verified: the same tokens ({words})"
-            return condemn(loaded.layout, "other tokens than a fresh engine's")
+            return condemn(loaded.layout, "a swap gave other tokens than a fresh engine")
 
         return Swap(None, "engine.hot_swap=verify", check)
 
