@@ -23,9 +23,12 @@ from pathlib import Path
 
 _MARK = "MTBENCH_RAY_MARK"
 PATIENCE_S = 2.0
-"""How long processes may take to end by themselves."""
+"""How long processes may take to end by themselves after the run's own process is gone."""
+_SHORT_S = 0.3
+"""The same where the run itself has shut Ray down: what is left would stay."""
 _GIVE_UP_S = 30.0
 _POLL_S = 0.2
+_UP, _OVER = b"u", b"o"
 
 
 class Watchdog:
@@ -51,7 +54,7 @@ class Watchdog:
         """Ray is up."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            self._process.stdin.write(b"up")
+            self._process.stdin.write(_UP)
             self._process.stdin.flush()
 
     def close(self) -> None:
@@ -59,6 +62,7 @@ class Watchdog:
         os.environ.pop(_MARK, None)
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
+            self._process.stdin.write(_OVER)
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(PATIENCE_S + 5.0)
@@ -66,16 +70,18 @@ class Watchdog:
 
 def _watch(mark: str, run: int) -> None:
     seen: dict[int, str] = {}
+    said = b""
     while True:
-        if select.select([sys.stdin], [], [], _POLL_S)[0]:
-            if not os.read(0, 16):
+        if select.select([sys.stdin], [], [], None if _UP in said else _POLL_S)[0]:
+            word = os.read(0, 16)
+            if not word:
                 break
-            seen |= _below(run)
-            select.select([sys.stdin], [], [])
+            said += word
         seen |= _below(run)
+    patience = _SHORT_S if said.endswith(_OVER) else PATIENCE_S
     began = time.monotonic()
     while left := _left(mark, seen):
-        if time.monotonic() - began > PATIENCE_S:
+        if time.monotonic() - began > patience:
             for pid in left:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import secrets
-import signal
 import subprocess
 import sys
 import time
@@ -26,13 +25,9 @@ CONCURRENCY = 4
 
 
 class Run:
-    """One command line in a process of its own, in its own session.
+    """One command line in a process of its own, in its own session."""
 
-    Args:
-        wrap: Shell text that runs the command as "$@".
-    """
-
-    def __init__(self, *args: str, env: dict[str, str] | None = None, stdin: int | None = -3):
+    def __init__(self, *args: str, env: dict[str, str] | None = None) -> None:
         self.mark = secrets.token_hex(8)
         self._known: dict[int, psutil.Process] = {}
         clean = {k: v for k, v in os.environ.items() if k != "MTBENCH_RAY_MARK"}
@@ -40,7 +35,7 @@ class Run:
             [sys.executable, "-m", "mtbench_ray", *args],
             cwd=ROOT,
             env=clean | {"RAY_AUTH_MODE": "disabled", MARK: self.mark} | (env or {}),
-            stdin=stdin,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -126,8 +121,8 @@ class Tally:
     def count(self, workspace: Path, stub: StubServer, kills: int) -> None:
         """Add a finished workspace."""
         record = json.loads(max(workspace.glob("runs/*/record.json")).read_text())
-        answers = {unit[2] if isinstance(unit, list) else unit["answer_id"]
-                   for row in record["evaluations"] for unit in row["answers"]["units"]}  # fmt: skip
+        units = [unit for row in record["evaluations"] for unit in row["answers"]["units"]]
+        answers = {unit[2] if isinstance(unit, list) else unit["answer_id"] for unit in units}
         turns = Counter(
             (row["answer_id"], row["turn"])
             for row in rows(workspace, "answers.jsonl")
@@ -213,6 +208,3 @@ def own_questions(folder: Path) -> Path:
     ]
     path.write_text("\n".join(lines) + "\n")
     return path
-
-
-INTERRUPT, TERMINATE = signal.SIGINT, signal.SIGTERM

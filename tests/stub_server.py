@@ -140,6 +140,7 @@ class StubServer:
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get("/stats", self._stats)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._models)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, backlog=1024)

@@ -1,13 +1,19 @@
 """Whatever ends a run, nothing paid for is lost, nothing counts twice, and no process stays."""
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from conftest import QUESTIONS
-from crash import CONCURRENCY, Run, drill, rows, settings, until
+from crash import CONCURRENCY, ROOT, Run, drill, rows, settings, until
 from stub_server import StubServer
+
+from mtbench_ray.cli import main
 
 WANTED = len(QUESTIONS) * 4 * 2
 """Turns, and judgments, of the runs here."""
@@ -120,3 +126,154 @@ def test_signals_in_mid_run_under_ray(times, questions, tmp_path):
         if times == 1:
             assert judged(tmp_path / "work") == stub.seen.good.total()
         run.gone_after(5.0)
+
+
+STUB = """
+import argparse, asyncio, os, sys
+from pathlib import Path
+sys.path.insert(0, os.environ["STUB_TESTS"])
+from stub_server import StubServer
+arguments = argparse.ArgumentParser()
+arguments.add_argument("--port", type=int)
+known, _ = arguments.parse_known_args()
+marker = Path(os.environ["STUB_MARKER"])
+server = StubServer(known.port, keep_bodies=False, latency=0.1)
+async def serve():
+    await server.start()
+    while server.seen.good.total() < 5 or marker.name == "once" and marker.exists():
+        await asyncio.sleep(0.02)
+    marker.touch()
+    print("RuntimeError: CUDA error: out of memory", flush=True)
+    os._exit(3)
+asyncio.run(serve())
+"""
+"""A server in place of vLLM's that dies after a few good replies, once or every time."""
+
+
+@pytest.mark.rays
+@pytest.mark.parametrize("times", ["once", "always"])
+def test_a_local_judge_that_dies_is_started_again_a_few_times(times, questions, tmp_path):
+    module = tmp_path / "stub" / "vllm" / "entrypoints" / "openai" / "api_server.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(STUB)
+    for folder in module.parents[:3]:
+        (folder / "__init__.py").touch()
+    env = {
+        "PYTHONPATH": str(tmp_path / "stub"),
+        "STUB_TESTS": str(ROOT / "tests"),
+        "STUB_MARKER": str(tmp_path / times),
+    }
+    run = Run(
+        "model=org/m", "engine=fake", "judge=local", "judge.model=some/judge",
+        "judge.concurrency=4", f"question_path={questions}", f"workspace={tmp_path}/work",
+        "sampling.samples=4", "sampling.max_tokens=50", env=env,
+    )  # fmt: skip
+    code = run.wait()
+    assert "Traceback" not in run.err
+    assert "CUDA error: out of memory" in run.err
+    done = {row["judgment_id"] for row in rows(tmp_path / "work", "judgments.jsonl")}
+    assert len(done) == judged(tmp_path / "work")
+    if times == "once":
+        assert (code, len(done)) == (0, WANTED), run.err
+    else:
+        assert code == 3
+        assert "died 4 times" in run.err
+        assert 12 <= len(done) < WANTED
+    run.gone_after(5.0)
+
+
+@pytest.mark.rays
+def test_a_node_that_is_lost_takes_no_row_with_it(questions, tmp_path, monkeypatch):
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        node = cluster.add_node(num_cpus=1)
+        with StubServer() as stub:
+            work = tmp_path / "work"
+            line = settings(
+                questions, stub, work, "cluster.ray=always", f"cluster.address={cluster.address}",
+                "engine.replicas=4", "engine.max_num_seqs=1",
+            )  # fmt: skip
+            run = Run(*line)
+            until(lambda: len(rows(work, "answers.jsonl")) >= 6, timeout=60)
+            cluster.remove_node(node, allow_graceful=False)
+            assert run.wait() == 0, run.err
+            assert "was lost: process" in run.err
+            good = [(r["answer_id"], r["turn"]) for r in rows(work, "answers.jsonl")]
+            assert len(good) == len(set(good)) == WANTED
+            assert judged(work) == stub.seen.good.total() == WANTED
+    finally:
+        cluster.shutdown()
+
+
+def test_a_full_disk_keeps_what_was_written_and_pays_nothing_twice(questions, small_disk, capsys):
+    with StubServer() as stub:
+        line = settings(questions, stub, small_disk / "work", "engine.fake_seconds_per_token=0")
+        assert main(line) == 2
+        err = capsys.readouterr().err
+        assert "No space left" in err
+        assert "run the same line again" in err
+        assert "Traceback" not in err
+        subprocess.run(["mount", "-o", "remount,size=9m", str(small_disk)], check=True)
+        assert main(line) == 0
+        assert len(stub.seen.good) == WANTED
+        # In flight, or received and not yet written when the disk refused.
+        assert stub.seen.good.total() <= WANTED + 2 * CONCURRENCY
+
+
+def test_a_clock_that_goes_back_changes_nothing(questions, tmp_path, monkeypatch, capsys):
+    with StubServer() as stub:
+        line = settings(questions, stub, tmp_path / "work", "engine.fake_seconds_per_token=0")
+        assert main(line) == 0
+        monkeypatch.setattr(time, "time", lambda: 1e9)
+        assert main([*line, "sampling.temperature=1.5"]) == 0
+        newest = json.loads((tmp_path / "work" / "summary.json").read_text())
+        assert main(line) == 0
+        assert stub.seen.good.total() == 2 * WANTED
+        first = json.loads((tmp_path / "work" / "summary.json").read_text())
+        assert len(newest["results"]) == len(first["results"]) == 1
+        assert newest["results"] != first["results"]
+
+
+def test_a_second_run_on_the_workspace_is_refused_with_the_owner(questions, tmp_path, capsys):
+    with StubServer(latency=5.0) as stub:
+        line = settings(questions, stub, tmp_path / "work")
+        run = Run(*line)
+        until(lambda: stub.seen.in_flight >= 1)
+        assert main(line) == 2
+        err = capsys.readouterr().err
+        assert f"pid {run.process.pid}" in err
+        assert os.uname().nodename in err
+        run.kill()
+        stub.script.latency = 0.0
+        assert main(line) == 0
+
+
+def test_a_run_needs_no_standard_input(questions, tmp_path):
+    with StubServer() as stub:
+        line = settings(questions, stub, tmp_path / "work", "engine.fake_seconds_per_token=0")
+        command = ["bash", "-c", 'exec "$@" <&-', "x", sys.executable, "-m", "mtbench_ray", *line]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.rays
+def test_a_key_is_in_no_file_of_the_run_nor_of_ray(questions, tmp_path):
+    key = "sk-planted-0123456789abcdef"
+    with StubServer(first=("401",)) as stub:
+        line = settings(questions, stub, tmp_path / "work", "cluster.ray=always")
+        line = [*line, "judge.api_key_env=PLANTED", f"hydra.run.dir={tmp_path}/work/hydra"]
+        texts = ""
+        for code in (3, 0):
+            run = Run(*line, env={"PLANTED": key})
+            assert run.wait() == code, run.err
+            texts += run.out + run.err
+            (session,) = Path("/tmp/ray").glob(f"session_*_{run.process.pid}")
+            files = [*session.rglob("*"), *(tmp_path / "work").rglob("*")]
+            found = [path for path in files if path.is_file() and key.encode() in path.read_bytes()]
+            assert not found
+        assert key not in texts
+        assert "PLANTED" in texts
+        assert len(files) > 20

@@ -1,0 +1,49 @@
+"""What a run says when the workspace holds answers of other settings."""
+
+import json
+
+import pytest
+from crash import settings
+from stub_server import StubServer
+
+from mtbench_ray.cli import main
+
+
+@pytest.fixture
+def run(questions, tmp_path, capsys):
+    with StubServer() as stub:
+        line = settings(questions, stub, tmp_path / "work", "engine.fake_seconds_per_token=0")
+
+        def run(*more):
+            assert main([*line, *more]) == 0
+            return capsys.readouterr().err
+
+        run.workspace = tmp_path / "work"
+        yield run
+
+
+def test_a_changed_setting_is_told_with_what_it_means(run):
+    assert "->" not in run()
+    assert "->" not in run("judge.concurrency=2", "sampling.samples=5")
+    err = run("sampling.temperature=1.0", "sampling.top_p=0.9")
+    assert (
+        "org/m: sampling.temperature null -> 1.0, sampling.top_p 1.0 -> 0.9: "
+        "16 answers are made anew; the 20 earlier ones stay, not counted" in err
+    )
+    newest = max(run.workspace.glob("runs/*/record.json"), key=lambda path: path.stat().st_mtime)
+    assert any("sampling.top_p" in note for note in json.loads(newest.read_text())["notes"])
+    assert "are there already" in run()
+    assert "->" not in run()
+
+
+def test_it_is_silent_where_asked_and_where_all_is_made_anew_on_purpose(run):
+    run()
+    assert "->" not in run("sampling.temperature=1.0", "quiet=true")
+    assert "->" not in run("fresh=true", "sampling.temperature=0.5")
+
+
+def test_stage_judge_says_that_it_makes_none(run, capsys):
+    run()
+    with pytest.raises(AssertionError):
+        run("stage=judge", "sampling.temperature=1.0")
+    assert "stage=judge makes none" in capsys.readouterr().err
