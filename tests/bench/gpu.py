@@ -147,11 +147,14 @@ def main_job(bench: Bench) -> None:
 
 def sweep(bench: Bench) -> None:
     """Four checkpoints on one engine that swaps, and with an engine each."""
-    models = [str(bench.model(seed)) for seed in (1, 2, 3, 4)]
+    models = [str(bench.model(seed + 1)) for seed in range(bench.args.checkpoints)]
     run = bench.run("sweep", "-m", f"model={','.join(models)}", "sampling.temperature=0",
                     "engine.replicas=1")  # fmt: skip
     _swaps(bench, run, models)
     cold = models[: bench.args.cold]
+    bench.row("whole command", f"{run.seconds:.1f} s, {run.seconds / len(models):.1f} each", "")
+    if not cold:
+        return
     apart = bench.run("cold", "-m", f"model={','.join(cold)}", "sampling.temperature=0",
                       "engine.replicas=1", "engine.hot_swap=off")  # fmt: skip
     bench.row(
@@ -294,7 +297,7 @@ def start(bench: Bench) -> None:
 
 def two(bench: Bench) -> None:
     """Two GPUs: the sweep, tensor parallelism, two replicas on one checkpoint."""
-    models = [str(bench.model(seed)) for seed in (1, 2, 3, 4)]
+    models = [str(bench.model(seed + 1)) for seed in range(bench.args.checkpoints)]
     both = bench.run("two", "-m", f"model={','.join(models)}", "sampling.temperature=0")
     bench.row("sweep on all GPUs: exit, turns", f"{both.code}, {len(both.answers)}", "")
     kinds = [f"{e['kind']} {e['seconds']:.1f}" for e in both.engine_events()]
@@ -389,7 +392,8 @@ def main() -> None:
     parser.add_argument("--dir", default="/tmp/mtbench_ray_models")
     parser.add_argument("--max-tokens", type=int, default=1024)
     parser.add_argument("--limit", type=int, default=80)
-    parser.add_argument("--cold", type=int, default=2)
+    parser.add_argument("--checkpoints", type=int, default=4)
+    parser.add_argument("--cold", type=int, default=2, help="checkpoints also run with own engines")
     parser.add_argument("--bare", type=Path)
     args = parser.parse_args()
     if args.bare:
