@@ -30,13 +30,15 @@ class _Model:
     """One evaluation on its way.
 
     Attributes:
-        turns: Turns that it still waits for; other evaluations may wait for the same.
+        keys: All turns that it is made of; its baseline's too.
+        turns: Those that it still waits for; other evaluations may wait for the same.
         wanted: All its verdicts, once its turns are there.
         verdicts: Ids of the verdicts that it then still waits for.
     """
 
     row: Evaluation
     what: Setting | None
+    keys: tuple[TurnKey, ...] = ()
     turns: set[TurnKey] = field(default_factory=set)
     wanted: list[_Wanted] | None = None
     verdicts: set[str] = field(default_factory=set)
@@ -117,6 +119,7 @@ class Standings:
             for unit in answers.units
             for turn in range(1, count[unit.question_id] + 1)
         }
+        model.keys = tuple(wanted)
         model.turns = {key for key, there in wanted.items() if not there}
         for key in model.turns:
             self._by_turn.setdefault(key, []).append(model)
@@ -137,7 +140,7 @@ class Standings:
 
     def _judged(self, item: _Wanted) -> bool:
         """Whether a verdict is good, or has been tried in this run."""
-        found = self._workspace.judgments.get(item.judgment_id)
+        found = self._workspace.verdicts.get(item.judgment_id)
         return item.judgment_id in self._received or (found is not None and found.status == "ok")
 
     def _look(self, models: Sequence[_Model]) -> list[tuple[Evaluation, str]]:
@@ -174,8 +177,9 @@ class Standings:
         if model.row.error is not None:
             return f"failed: {model.row.error}"
         if what is None:
-            return "answered"
-        judgments = self._workspace.judgments
+            there = sum(_answered(self._workspace.turns.get(key)) for key in model.keys)
+            return f"answered {there}/{len(model.keys)} turns"
+        judgments = self._workspace.verdicts
         found = [
             outcome(
                 what.mode, item.slot, judgments.get(item.judgment_id), item.reason, "safe",

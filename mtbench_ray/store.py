@@ -135,8 +135,13 @@ class Workspace:
 
     @property
     def judgments(self) -> Mapping[str, Judgment]:
-        """The judgment that counts for each judgment_id, by the same rule."""
+        """The judgment that counts for each judgment_id, by the same rule; read from disk each."""
         return self._view
+
+    @property
+    def verdicts(self) -> Mapping[str, Judgment]:
+        """The same from memory, with ``user_prompt`` left empty: for all that counts verdicts."""
+        return MappingProxyType(self._judgments)
 
     def append(self, row: Turn | Judgment) -> None:
         """Write one row and count it.

@@ -61,7 +61,9 @@ def finish(
     spreads = aggregate(every, find, options)
     if spreads["results"]:
         workspace.write_text("summary_agg.json", json.dumps(spreads, indent=1) + "\n")
-    mine = summarise(workspace, rows, mode, options, find)
+    mine = summary
+    if [row for row in every if row.mode == mode] != list(rows):
+        mine = summarise(workspace, rows, mode, options, find)
     _print(mine, rows, options, find, config.report.format)
     if nothing_done:
         print("nothing was owed: no engine was started, no judge was called", file=sys.stderr)

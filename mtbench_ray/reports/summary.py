@@ -108,7 +108,7 @@ def verdicts(workspace: Workspace, row: Evaluation, options: ScoreOptions) -> li
     if row.source == "import":
         return imported_outcomes(workspace, row, options.parity)
     what = setting(row, workspace.load_data(row.data))
-    found = outcomes(what, workspace.turns, workspace.judgments, options.parity)
+    found = outcomes(what, workspace.turns, workspace.verdicts, options.parity)
     if row.error:
         found = [Outcome(item.slot, None, "model_failed") for item in found]
     return found

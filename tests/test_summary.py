@@ -1,0 +1,70 @@
+"""What counts in a summary, and that it says what is missing."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from verdict_rows import evaluation
+
+from mtbench_ray.cli import main
+from mtbench_ray.reports.summary import _covered, in_order, key, newest
+from mtbench_ray.runs import start_record
+
+
+def record(*rows):
+    found = start_record(1, "", False)
+    found.evaluations = list(rows)
+    return found
+
+
+def test_the_newest_evaluation_of_a_row_counts():
+    old, new, other = evaluation(), evaluation(judge_samples=2), evaluation("other")
+    assert newest([record(old, other), record(new)]) == [other, new]
+
+
+def test_a_pair_is_one_row_in_either_order():
+    a, b = evaluation("a"), evaluation("b")
+    one = replace(a, mode="pairwise-all", opponent=b.answers)
+    two = replace(b, mode="pairwise-all", opponent=a.answers)
+    assert key(one) == key(two)
+    assert key(replace(one, mode="pairwise-baseline")) != key(
+        replace(two, mode="pairwise-baseline")
+    )
+
+
+def test_categories_come_in_the_order_of_the_benchmark_and_others_after():
+    assert in_order(["own", "math", "humanities", "writing"]) == [
+        "writing", "math", "humanities", "own",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spans", "length"),
+    [([], 0), ([(0, 2), (1, 3)], 3), ([(5, 6), (0, 1)], 2), ([(0, 10), (2, 3), (4, 5)], 10)],
+)
+def test_the_time_that_spans_cover(spans, length):
+    assert _covered(spans) == length
+
+
+def test_a_category_without_a_score_is_null_and_shown_as_missing(
+    questions, references, tmp_path, capsys
+):
+    faults = "engine.fake_faults={error_on: [2, 4]}"
+    code = main(
+        ["model=org/m", "engine=fake", faults, f"question_path={questions}", "judge=openai",
+         "judge.model=stub", "judge.base_url=http://127.0.0.1:9/v1", "stage=answers",
+         f"reference_path={references}", f"workspace={tmp_path}"]
+    )  # fmt: skip
+    assert code == 3
+    assert "answered 4/8 turns" in capsys.readouterr().err
+    assert main(["model=org/m", "engine=fake", f"question_path={questions}", "judge=openai",
+                 "judge.model=stub", "judge.base_url=http://127.0.0.1:9/v1", "stage=judge",
+                 "judge.max_retries=0", f"reference_path={references}",
+                 f"workspace={tmp_path}"]) == 3  # fmt: skip
+    (result,) = json.loads((tmp_path / "summary.json").read_text())["results"]
+    assert list(result["categories"]) == ["writing", "math"]
+    math = result["categories"]["math"]
+    assert (math["mean"], math["planned"], math["scored"]) == (None, 4, 0)
+    assert math["failed"] == {"answer_error": 4}
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("org/m"))
+    assert "n/a" in row
