@@ -4,7 +4,8 @@
 
 Parts: main sweep equal lora mixed ways_out oom start (one GPU), two (two GPUs). Models have random
 weights, the judge is a stub with 2 s latency in its own process. Every figure is made from the rows
-and the timeline that the runs leave behind. ``--shape tiny`` runs the same on a CPU, to test the script.
+and the timeline that the runs leave behind. ``--shape tiny`` runs the same on a CPU, as a test of
+the script.
 """
 
 from __future__ import annotations
@@ -56,19 +57,22 @@ class Bench:
             if judged
             else ["judge=none"]
         )
+        print(f"-- running {name}", flush=True)
+        log = Path(self.args.dir) / f"{name}.log"
         began = time.time()
-        done = subprocess.run(
-            [sys.executable, "-m", "mtbench_ray", *judge, f"workspace={folder}",
-             f"sampling.max_tokens={self.args.max_tokens}", f"limit={self.args.limit}", *settings],
-            cwd=TESTS.parent,
-            capture_output=True,
-            text=True,
-        )  # fmt: skip
+        command = [
+            sys.executable, "-m", "mtbench_ray", *judge, f"workspace={folder}",
+            f"sampling.max_tokens={self.args.max_tokens}", f"limit={self.args.limit}", *settings,
+        ]  # fmt: skip
+        with log.open("w") as output:
+            done = subprocess.run(
+                command, cwd=TESTS.parent, stdout=output, stderr=subprocess.STDOUT
+            )
         seconds = time.time() - began
-        (Path(self.args.dir) / f"{name}.log").write_text(done.stdout + done.stderr)
+        text = log.read_text()
         if done.returncode not in (0, 3):
-            print(done.stdout[-1500:], done.stderr[-2500:], flush=True)
-        return Run(folder, began, seconds, done.returncode, done.stderr)
+            print(text[-3000:], flush=True)
+        return Run(folder, began, seconds, done.returncode, text)
 
 
 @dataclass
@@ -79,7 +83,7 @@ class Run:
     began: float
     seconds: float
     code: int
-    stderr: str
+    output: str
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         path = self.folder / name
