@@ -72,3 +72,14 @@ def test_what_is_missing_is_not_a_number():
     assert "20 no_rating" in row
     assert "n/a (0/20)" in text
     assert "0.00" not in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_a_narrow_terminal_gets_whole_words(width):
+    names = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem")
+    models = (f"/ckpts/of/a/long/run/step_{step}" for step in (100, 2000))
+    text = render(summary(*models, categories=dict.fromkeys(names, FULL)), width=width)
+    tables = text[: text.index("average: mean")]
+    assert all(len(line) <= width for line in tables.splitlines())
+    for word in (*names, "truncated", "interval", "6.10 to 6.90", "…/step_2000", "160/160"):
+        assert word in tables

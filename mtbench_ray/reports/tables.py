@@ -239,16 +239,42 @@ def label(text: str) -> str:
 
 
 def plain(headers: list[str], rows: list[list[str]], width: int | None) -> str:
-    """A table for a terminal of ``width`` columns, or as wide as it needs to be."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for index, header in enumerate(headers):
-        table.add_column(header, justify="left" if index < 2 else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
+    """A table for a terminal of ``width`` columns, or as wide as it needs to be.
+
+    Where it does not fit, headers are broken between words and columns move together; then it is
+    cut into several tables, each with the first two columns, which say what a row is about.
+    """
+    table = _table(headers, rows, gap=3)
+    if width is not None and _width(table) > width:
+        headers = [header.replace(" ", "\n") for header in headers]
+        table = _table(headers, rows, gap=2)
+        fit = len(headers)
+        while fit > 3 and _width(_table(headers[:fit], [row[:fit] for row in rows], 2)) > width:
+            fit -= 1
+        if 3 < fit < len(headers):
+            parts = (
+                [cells[:fit] for cells in (headers, *rows)],
+                [[*cells[:2], *cells[fit:]] for cells in (headers, *rows)],
+            )
+            return "\n\n".join(plain(first, rest, width) for first, *rest in parts)
     console = Console(width=width or 10_000, color_system=None)
     with console.capture() as capture:
         console.print(table)
     return "\n".join(line.rstrip() for line in capture.get().splitlines() if line.strip())
+
+
+def _width(table: Table) -> int:
+    return Console(width=10_000).measure(table).maximum
+
+
+def _table(headers: list[str], rows: list[list[str]], gap: int) -> Table:
+    # The box itself puts one column between two.
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 2, 0, 1))
+    for index, header in enumerate(headers):
+        table.add_column(header, justify="left" if index < 2 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
 
 
 def _markdown(headers: list[str], rows: list[list[str]]) -> str:
