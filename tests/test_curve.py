@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 import sys
 
 import pytest
@@ -46,12 +47,19 @@ class Axis:
 
 def test_a_missing_score_is_a_gap_and_never_0():
     axis = Axis()
-    plots._line(axis, [point(1, 5.0), point(2, None), point(3, 6.0)], 0, 0.0, "ci95")
+    plots._line(axis, [point(1, 5.0), point(2, None), point(3, 6.0)], set(), 0, 0.0, "ci95")
     steps, means, _ = axis.lines[0]
     assert steps == [1, 2, 3]
     assert means[0] == 5.0
     assert math.isnan(means[1])
     assert axis.bars == [([1, 3], [5.0, 6.0], [[0.5, 0.5], [0.5, 0.5]])]
+
+
+def test_a_category_that_one_checkpoint_was_not_asked_is_a_gap_too():
+    axis = Axis()
+    plots._line(axis, [point(1, 5.0), point(3, 6.0)], {2}, 0, 0.0, "none")
+    assert axis.lines[0][0] == [1, 2, 3]
+    assert math.isnan(axis.lines[0][1][1])
 
 
 @pytest.mark.parametrize(
@@ -66,7 +74,7 @@ def test_what_the_bars_show(error, half):
 
 def test_a_score_with_missing_verdicts_is_hollow():
     axis = Axis()
-    plots._line(axis, [point(1, 5.0), point(2, 6.0, scored=15)], 0, 0.0, "none")
+    plots._line(axis, [point(1, 5.0), point(2, 6.0, scored=15)], set(), 0, 0.0, "none")
     assert axis.lines[1][:2] == ([2], [6.0])
     assert axis.lines[1][2]["markerfacecolor"] == "white"
 
@@ -193,11 +201,18 @@ def test_curves_of_a_workspace(workspace, capsys):
 
 
 def test_several_workspaces_and_a_folder_of_ones_own(workspace, tmp_path, capsys):
-    out = tmp_path / "pictures"
-    line = ["report", "curve", f"workspace={workspace}", f"workspace={workspace}"]
-    assert main([*line, "by=all", "error=sem", f"out={out}"]) == 0
+    out, twin = tmp_path / "pictures", tmp_path / "twin" / "work"
+    shutil.copytree(workspace, tmp_path / "second")
+    shutil.copytree(workspace, twin)
+    line = ["report", "curve", f"workspace={workspace}", "by=all", "error=sem", f"out={out}"]
+    assert main([*line, f"workspace={tmp_path / 'second'}"]) == 0
     assert not list(out.glob("*_category*"))
-    assert "work: /ckpts/of/ab" in (out / "curve.csv").read_text()
+    found = {row["line"] for row in csv.DictReader((out / "curve.csv").open())}
+    assert found == {f"{w}: /ckpts/of/{run}" for w in ("work", "second") for run in ("ab", "cd")}
+    assert main([*line, f"workspace={twin}"]) == 0
+    found = {row["line"] for row in csv.DictReader((out / "curve.csv").open())}
+    assert f"{twin}: /ckpts/of/ab" in found
+    assert len(found) == 4
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,10 @@ def report(
 
     folder = Path(out or Path(workspaces[0]) / "curve").expanduser()
     with ExitStack() as stack:
-        opened = [stack.enter_context(Workspace.open(name, write=False)) for name in workspaces]
+        opened = [
+            stack.enter_context(Workspace.open(name, write=False))
+            for name in dict.fromkeys(workspaces)
+        ]
         found, without = collect(opened, options)
     for name in without:
         print(f"left out, its name has no step: {label(name)}")
@@ -121,7 +124,9 @@ def collect(
     """All points, by judge, line and step, and the models that have no step."""
     points: list[Point] = []
     without: list[str] = []
+    alike = len({workspace.root.name for workspace in workspaces}) < len(workspaces)
     for workspace in workspaces:
+        place = str(workspace.root) if alike else workspace.root.name
         for row in newest(workspace.run_records()):
             if row.mode != "single" or not row.judge:
                 continue
@@ -131,7 +136,7 @@ def collect(
                 continue
             line = run_of(row.model)
             if len(workspaces) > 1:
-                line = f"{workspace.root.name}: {line}"
+                line = f"{place}: {line}"
             points += _points(workspace, row, step, line, options)
     points.sort(key=lambda point: (point.judge, point.line, point.step))
     return points, list(dict.fromkeys(without))

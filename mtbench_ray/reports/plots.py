@@ -113,8 +113,9 @@ def _fill(
     for axis, category in zip(axes, categories, strict=False):
         for number, line in enumerate(names):
             mine = [p for p in shown if p.category == category and p.line == line]
+            missing = {p.step for p in points if p.line == line} - {p.step for p in mine}
             shift = apart * (number - (len(names) - 1) / 2)
-            handles[line] = _line(axis, mine, number, shift, error)
+            handles[line] = _line(axis, mine, missing, number, shift, error)
         if category:
             axis.set_title(category, fontsize=10)
         if not any(p.mean is not None for p in shown if p.category == category):
@@ -154,8 +155,16 @@ def _fill(
     )
 
 
-def _line(axis: Any, points: Sequence[Point], number: int, shift: float, error: str) -> Any:
-    """One curve with its bars; returns what stands for it in the legend."""
+def _line(
+    axis: Any, points: Sequence[Point], missing: set[int], number: int, shift: float, error: str
+) -> Any:
+    """One curve with its bars; returns what stands for it in the legend.
+
+    Args:
+        missing: Steps of the curve for which there is no point here at all.
+        number: Chooses the style.
+        shift: Moves it along the step axis.
+    """
     colour = PALETTE[number % len(PALETTE)]
     style = {
         "color": colour,
@@ -165,8 +174,10 @@ def _line(axis: Any, points: Sequence[Point], number: int, shift: float, error: 
         "linewidth": 1.6,
     }
     # NaN breaks the line: what is missing is a gap, never a 0 or a straight way across.
-    means = [math.nan if p.mean is None else p.mean for p in points]
-    (handle,) = axis.plot([p.step + shift for p in points], means, **style)
+    means = [(p.step, math.nan if p.mean is None else p.mean) for p in points]
+    means = sorted([*means, *((step, math.nan) for step in missing)])
+    steps = [step + shift for step, _ in means]
+    (handle,) = axis.plot(steps, [mean for _, mean in means], **style)
     hollow = [p for p in points if p.mean is not None and p.scored < p.planned]
     axis.plot([p.step + shift for p in hollow], [p.mean for p in hollow],
               **{**style, "linestyle": "none"}, markerfacecolor="white")  # fmt: skip
@@ -176,8 +187,8 @@ def _line(axis: Any, points: Sequence[Point], number: int, shift: float, error: 
         if p.mean is not None and (ends := p.bar(error)) is not None
     ]
     if bars:
-        steps, middles, down, up = zip(*bars, strict=True)
-        axis.errorbar(steps, middles, yerr=[down, up], fmt="none", ecolor=colour,
+        places, middles, down, up = zip(*bars, strict=True)
+        axis.errorbar(places, middles, yerr=[down, up], fmt="none", ecolor=colour,
                       elinewidth=1.1, capsize=2.5, alpha=0.8)  # fmt: skip
     return handle
 
