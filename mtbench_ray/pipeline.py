@@ -11,32 +11,25 @@ judged. So no answer is lost while it waits for a slow judge, and no key leaves 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import platform
 import queue
 import threading
-import time
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mtbench_ray.cluster import needs_ray
 from mtbench_ray.config import ClusterConfig, EngineConfig
+from mtbench_ray.deaths import NodeWatch, TaskErrors, last_words
 from mtbench_ray.engines.base import Output, Shard
 from mtbench_ray.engines.worker import ShardWorker
-from mtbench_ray.errors import EngineFault
 from mtbench_ray.schema import EngineEvent, Turn, decode, encode
 from mtbench_ray.shards import shard_from_json, shard_to_json
-
-NO_ENGINE_S = 120.0
-"""After the loss of a node: seconds in which nobody works until the stream is given up."""
-_LAST_LINES = 3
 
 
 @dataclass(frozen=True)
@@ -139,9 +132,9 @@ def _stream_ray(
             rows.put(error)
 
     at_work: dict[int, dict[str, Any]] = {}
-    with _TaskErrors() as errors:
+    with TaskErrors() as errors:
         threading.Thread(target=pull, name="rows", daemon=True).start()
-        watch = _NodeWatch()
+        watch = NodeWatch()
         row: dict[str, Any] | BaseException | None = None
         while not stop.is_set():
             try:
@@ -165,7 +158,7 @@ def _stream_ray(
     if stop.is_set():
         return
     for index, where in at_work.items():
-        yield Lost(shards[index], _last_words(where, errors.words))
+        yield Lost(shards[index], last_words(where, errors.words))
     if isinstance(row, BaseException):
         raise row
 
@@ -209,74 +202,6 @@ def _graph(shards: Sequence[Shard], replicas: int, engine: EngineConfig) -> Any:
             return source.map_batches(
                 EngineActor, **arguments, fn_constructor_kwargs={"replays": True}
             )
-
-
-class _TaskErrors(logging.Handler):
-    """Keeps what Ray says of tasks that ended with their actor; it only logs it."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.words = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and record.exc_info[1] is not None:
-            self.words = str(record.exc_info[1])
-
-    def __enter__(self) -> _TaskErrors:
-        logging.getLogger("ray.data").addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger("ray.data").removeHandler(self)
-
-
-class _NodeWatch:
-    """Ends a stream that can bring nothing more: a node is gone, and nobody is at work."""
-
-    def __init__(self) -> None:
-        self._nodes = _alive_nodes()
-        self._heard = time.monotonic()
-
-    def heard(self) -> None:
-        """A row came."""
-        self._heard = time.monotonic()
-
-    def check(self, at_work: Mapping[int, Mapping[str, Any]]) -> None:
-        """Look at the nodes.
-
-        Raises:
-            EngineFault: Nobody is left, for ``NO_ENGINE_S`` now.
-        """
-        if time.monotonic() - self._heard < NO_ENGINE_S:
-            return
-        alive = _alive_nodes()
-        if self._nodes <= alive or any(where["node"] in alive for where in at_work.values()):
-            return
-        raise EngineFault(
-            f"{len(self._nodes - alive)} node(s) of the cluster are gone, and no engine has come up"
-            f" elsewhere for {NO_ENGINE_S:.0f} s; run the same line again once there is room"
-        )
-
-
-def _alive_nodes() -> set[str]:
-    import ray
-
-    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-
-
-def _last_words(where: Mapping[str, Any], ray_says: str) -> str:
-    """What is known of the end of an engine process, in one line, and where its log is."""
-    said = [line.strip() for line in ray_says.splitlines() if line.strip()]
-    told = [line for line in said if line.startswith("The actor died")]
-    words = f"process {where['pid']} on {where['host']} ended"
-    with contextlib.suppress(OSError):
-        log = Path(where["log"]).read_text("utf-8", "replace").splitlines()
-        # Lines that begin with a colon are Ray's own marks.
-        last = [line.strip() for line in log if line.strip(" ") and line[0] != ":"][-_LAST_LINES:]
-        words += f", last words: {' / '.join(last)}" if last else ""
-    if told or said:
-        words += f"; Ray: {(told or said)[-1]}"
-    return f"{words} (its log: {where['log']})"
 
 
 def _stream_here(shards: Sequence[Shard], replicas: int, stop: threading.Event) -> Iterator[Output]:

@@ -18,18 +18,19 @@ from typing import Any
 
 from mtbench_ray import pipeline
 from mtbench_ray.cluster import count_replicas, needs_ray, start_ray
-from mtbench_ray.engines.base import Shard, ShardUnit
+from mtbench_ray.engines.base import Shard
 from mtbench_ray.engines.conversation import failed_turn
 from mtbench_ray.errors import EXIT_INTERRUPTED, EXIT_OK, UserError
-from mtbench_ray.jobs import Job, model_of
+from mtbench_ray.jobs import Job
 from mtbench_ray.judging import Judges, ServerNews
 from mtbench_ray.losses import Condemned, Losses
+from mtbench_ray.owed import owed_work
 from mtbench_ray.pipeline import Lost
-from mtbench_ray.plan import Board, Setting, good_turns, owed_turns, setting
+from mtbench_ray.plan import Board, Setting, good_turns, setting
 from mtbench_ray.progress import Progress
 from mtbench_ray.runs import RunRecord
 from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Request, Turn
-from mtbench_ray.shards import Work, join_adapters, make_shards
+from mtbench_ray.shards import Work, make_shards, with_threads
 from mtbench_ray.signals import Interrupts
 from mtbench_ray.store import Workspace
 from mtbench_ray.watchdog import Watchdog
@@ -85,7 +86,7 @@ class Session:
         Raises:
             UserError: The disk is full, the cluster too small and the like; rows so far are kept.
         """
-        work = self._owed_work() if self.config.stage != "judge" else []
+        work = owed_work(self.jobs, self.workspace.turns) if self.config.stage != "judge" else []
         requests = self.board.ready()
         if not work and not requests:
             self.owes_nothing = True
@@ -121,39 +122,6 @@ class Session:
             raise self._failure
         return EXIT_OK
 
-    # What is owed -------------------------------------------------------------------------
-
-    def _owed_work(self, only_missing: bool = False) -> list[Work]:
-        """Conversations to have, by model; ``only_missing`` leaves out rows that failed."""
-        work: list[Work] = []
-        # Jobs that share answers (another judge, say) have the same ids: asked once.
-        seen: set[str] = set()
-        for job in self.jobs:
-            if job.error is not None:
-                continue
-            questions = {question.question_id: question for question in job.questions}
-            owed = owed_turns(job.answers, questions, self.workspace.turns)
-            units = tuple(
-                ShardUnit(
-                    questions[unit.question_id],
-                    unit.sample,
-                    unit.answer_id,
-                    tuple(owed[unit.answer_id]),
-                )
-                for unit in job.answers.units
-                if unit.answer_id in owed
-                and unit.answer_id not in seen
-                and not (only_missing and self._failed(unit.answer_id, owed))
-            )
-            seen.update(unit.answer_id for unit in units)
-            if units:
-                work.append(Work(model_of(job), job.config.sampling, job.config.engine, units))
-        return join_adapters(work)
-
-    def _failed(self, answer: str, owed: dict[str, list[Turn]]) -> bool:
-        """Whether this run has a row of the next owed turn: then it failed, and is not lost."""
-        return (answer, len(owed[answer]) + 1) in self._received
-
     # The loop -----------------------------------------------------------------------------
 
     def _drive(self, work: list[Work], requests: list[tuple[int, Request]]) -> None:
@@ -166,12 +134,17 @@ class Session:
             # A dead engine process takes rows with it; another round gets them, while that helps.
             if self._stopping or (len(self._received), self._losses.processes.total()) == before:
                 break
-            work, condemned = self._losses.cut(self._owed_work(only_missing=True))
+            work, condemned = self._losses.cut(
+                owed_work(self.jobs, self.workspace.turns, self._received)
+            )
             self._fail(condemned)
             if work:
                 self._note(f"{sum(len(item.units) for item in work)} conversations are asked again")
         self.judges.last_call()
         self._pump(lambda: self.judges.busy)
+
+    def _missing(self) -> list[Work]:
+        return owed_work(self.jobs, self.workspace.turns, self._received)
 
     @property
     def _stopping(self) -> bool:
@@ -216,8 +189,8 @@ class Session:
                               seconds=round(event.seconds, 3), detail=event.detail)  # fmt: skip
             self.progress.engine(event)
         elif isinstance(event, Lost):
-            work = self._owed_work(only_missing=True)
-            self._losses.note(event, {unit.answer_id for item in work for unit in item.units})
+            owed = {unit.answer_id for item in self._missing() for unit in item.units}
+            self._losses.note(event, owed)
             self._note(f"an engine of {event.shard.model.label} was lost: {event.words}")
         elif isinstance(event, ServerNews):
             self.judges.hear(event)
@@ -265,9 +238,8 @@ class Session:
                 engine = work[0].engine
                 units = sum(len(item.units) for item in work)
                 replicas = count_replicas(engine, self.config.cluster, len(work), units)
-                shards = make_shards(
-                    self._with_threads(work, replicas), replicas, self.record.run_id
-                )
+                threads = engine.cpu_threads or self.judges.cpu_share(replicas)
+                shards = make_shards(with_threads(work, threads), replicas, self.record.run_id)
                 for output in pipeline.stream(
                     shards, replicas, self.config.cluster, self.interrupts.stop
                 ):
@@ -277,17 +249,6 @@ class Session:
             self._events.put(_Ended(error))
 
         threading.Thread(target=produce, name="answers", daemon=True).start()
-
-    def _with_threads(self, work: list[Work], replicas: int) -> list[Work]:
-        """Engines without a GPU get their share of the cores.
-
-        Threads of two engines on one core wait for each other in busy loops: both then crawl.
-        """
-        threads = work[0].engine.cpu_threads or self.judges.cpu_share(replicas)
-        return [
-            dataclasses.replace(item, engine=dataclasses.replace(item.engine, cpu_threads=threads))
-            for item in work
-        ]
 
     def _fail(self, condemned: Sequence[Condemned]) -> None:
         """Write the rows of conversations that are not tried again."""

@@ -51,6 +51,14 @@ def join_adapters(work: Sequence[Work]) -> list[Work]:
     return joined
 
 
+def with_threads(work: Sequence[Work], threads: int) -> list[Work]:
+    """Work whose engines, where they have no GPU, take so many cores.
+
+    Threads of two engines on one core wait for each other in busy loops: both then crawl.
+    """
+    return [replace(item, engine=replace(item.engine, cpu_threads=threads)) for item in work]
+
+
 def make_shards(work: Sequence[Work], replicas: int, run_id: str) -> list[Shard]:
     """Cut work into what an engine takes at once.
 

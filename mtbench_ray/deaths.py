@@ -1,0 +1,85 @@
+"""What is known of engine processes and nodes of the cluster that died."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mtbench_ray.errors import EngineFault
+
+NO_ENGINE_S = 120.0
+"""After the loss of a node: seconds in which nobody works until the stream is given up."""
+_LAST_LINES = 3
+
+
+class TaskErrors(logging.Handler):
+    """Keeps what Ray says of tasks that ended with their actor; it only logs it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.words = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the words of an exception."""
+        if record.exc_info and record.exc_info[1] is not None:
+            self.words = str(record.exc_info[1])
+
+    def __enter__(self) -> TaskErrors:
+        logging.getLogger("ray.data").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("ray.data").removeHandler(self)
+
+
+class NodeWatch:
+    """Ends a stream that can bring nothing more: a node is gone, and nobody is at work."""
+
+    def __init__(self) -> None:
+        self._nodes = _alive_nodes()
+        self._heard = time.monotonic()
+
+    def heard(self) -> None:
+        """A row came."""
+        self._heard = time.monotonic()
+
+    def check(self, at_work: Mapping[int, Mapping[str, Any]]) -> None:
+        """Look at the nodes.
+
+        Raises:
+            EngineFault: Nobody is left, for ``NO_ENGINE_S`` now.
+        """
+        if time.monotonic() - self._heard < NO_ENGINE_S:
+            return
+        alive = _alive_nodes()
+        if self._nodes <= alive or any(where["node"] in alive for where in at_work.values()):
+            return
+        raise EngineFault(
+            f"{len(self._nodes - alive)} node(s) of the cluster are gone, and no engine has come up"
+            f" elsewhere for {NO_ENGINE_S:.0f} s; run the same line again once there is room"
+        )
+
+
+def _alive_nodes() -> set[str]:
+    import ray
+
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+
+def last_words(where: Mapping[str, Any], ray_says: str) -> str:
+    """What is known of the end of an engine process, in one line, and where its log is."""
+    said = [line.strip() for line in ray_says.splitlines() if line.strip()]
+    told = [line for line in said if line.startswith("The actor died")]
+    words = f"process {where['pid']} on {where['host']} ended"
+    with contextlib.suppress(OSError):
+        log = Path(where["log"]).read_text("utf-8", "replace").splitlines()
+        # Lines that begin with a colon are Ray's own marks.
+        last = [line.strip() for line in log if line.strip(" ") and line[0] != ":"][-_LAST_LINES:]
+        words += f", last words: {' / '.join(last)}" if last else ""
+    if told or said:
+        words += f"; Ray: {(told or said)[-1]}"
+    return f"{words} (its log: {where['log']})"

@@ -1,0 +1,83 @@
+"""Who is suspected when an engine process dies, and when it is enough."""
+
+import pytest
+from shards import question
+
+from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
+from mtbench_ray.engines.base import Shard, ShardUnit
+from mtbench_ray.losses import Losses
+from mtbench_ray.pipeline import Lost
+from mtbench_ray.shards import Work, make_shards, shard_from_json, shard_to_json
+
+
+def work(count, model="m", **engine):
+    units = tuple(ShardUnit(question(n), 0, f"{model}-{n}") for n in range(count))
+    return Work(ModelConfig(model), SamplingConfig(), EngineConfig(kind="fake", **engine), units)
+
+
+def ids(item):
+    return [unit.answer_id for unit in item.units]
+
+
+def simulate(item, killers, replicas=1):
+    """Rounds until nothing is owed; a shard answers in order until a killer is met."""
+    losses, done, failed, sizes = Losses(), set(), {}, []
+    todo = [item]
+    for _ in range(50):
+        if not todo:
+            return done, failed, sizes, losses.processes.total()
+        shards = make_shards(todo, replicas, "run")
+        sizes.append(max(len(shard.units) for shard in shards))
+        for shard in shards:
+            for unit in shard.units:
+                if unit.answer_id in killers:
+                    owed = {u.answer_id for u in item.units} - done - failed.keys()
+                    losses.note(Lost(shard, "it died"), owed)
+                    break
+                done.add(unit.answer_id)
+        left = tuple(u for u in item.units if u.answer_id not in done and u.answer_id not in failed)
+        rest = Work(item.model, item.sampling, item.engine, left)
+        todo, condemned = losses.cut([rest] if left else [])
+        failed |= {entry.unit.answer_id: entry.reason for entry in condemned}
+    raise AssertionError("it never ends")
+
+
+def test_one_killer_is_found_and_the_innocent_are_done():
+    done, failed, sizes, deaths = simulate(work(80), {"m-0"})
+    assert len(done) == 79
+    assert set(failed) == {"m-0"}
+    assert "2 times" in failed["m-0"] or "3 times" in failed["m-0"]
+    assert sizes == [80, 10, 1]
+    assert deaths == 3
+
+
+@pytest.mark.parametrize("killers", [2, 5, 40])
+def test_many_killers_end_too(killers):
+    done, failed, _, deaths = simulate(work(40), {f"m-{n}" for n in range(killers)}, replicas=4)
+    assert len(done) + len(failed) == 40
+    assert not done & failed.keys()
+    assert deaths < 100
+
+
+def test_more_deaths_than_restarts_give_the_model_up_and_only_it():
+    losses = Losses()
+    bad, good = work(4, "bad", max_restarts=0), work(4, "good", max_restarts=0)
+    losses.note(Lost(Shard(bad.model, bad.sampling, bad.engine, bad.units), "no memory"), ids(bad))
+    todo, condemned = losses.cut([bad, good])
+    assert [ids(item) for item in todo] == [ids(good)]
+    assert len(condemned) == 4
+    assert all("engine.max_restarts" in c.reason and "no memory" in c.reason for c in condemned)
+
+
+def test_shards_hold_every_unit_once_and_survive_the_way_to_an_actor():
+    items = [work(7, "a"), work(3, "b")]
+    for replicas in (1, 2, 3, 8):
+        shards = make_shards(items, replicas, "run")
+        held = [unit.answer_id for shard in shards for unit in shard.units]
+        assert sorted(held) == sorted(ids(items[0]) + ids(items[1]))
+        assert [shard_from_json(shard_to_json(shard)) for shard in shards] == shards
+        assert all(shard.units for shard in shards)
+        if replicas == 1:
+            assert len(shards) == 2
+        if replicas == 8:
+            assert len(shards) == 7
