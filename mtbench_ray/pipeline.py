@@ -31,6 +31,9 @@ from mtbench_ray.engines.worker import ShardWorker
 from mtbench_ray.schema import EngineEvent, Turn, decode, encode
 from mtbench_ray.shards import shard_from_json, shard_to_json
 
+LOGS = " (logs of the engines: /tmp/ray/session_latest/logs on their nodes)"
+"""Where the whole story is when a stream failed."""
+
 
 @dataclass(frozen=True)
 class Lost:
@@ -149,7 +152,7 @@ def _stream_ray(
             if kind == "begin":
                 at_work[index] = json.loads(row["row"])
             elif kind == "end":
-                del at_work[index]
+                at_work.pop(index, None)
             elif kind == "fault":
                 raise RuntimeError(f"a fault of this program in an engine actor:\n{row['row']}")
             else:

@@ -134,14 +134,13 @@ class Session:
             # A dead engine process takes rows with it; another round gets them, while that helps.
             if self._stopping or (len(self._received), self._losses.processes.total()) == before:
                 break
-            work, condemned = self._losses.cut(
-                owed_work(self.jobs, self.workspace.turns, self._received)
-            )
+            work, condemned = self._losses.cut(self._missing())
             self._fail(condemned)
             if work:
                 self._note(f"{sum(len(item.units) for item in work)} conversations are asked again")
-        self.judges.last_call()
-        self._pump(lambda: self.judges.busy)
+        if not self._stopping:
+            self.judges.last_call()
+            self._pump(lambda: self.judges.busy)
 
     def _missing(self) -> list[Work]:
         return owed_work(self.jobs, self.workspace.turns, self._received)
@@ -219,7 +218,8 @@ class Session:
         words = str(event.error).strip() or type(event.error).__name__
         # The whole text, often a remote traceback, is in the run record.
         self.record.notes.append(f"answers: {words}")
-        self.progress.message(f"answers stopped: {words.splitlines()[-1]}")
+        where = pipeline.LOGS if needs_ray(self.config.engine, self.config.cluster) else ""
+        self.progress.message(f"answers stopped: {words.splitlines()[-1]}{where}")
         if isinstance(event.error, UserError):
             self._failure = event.error
 

@@ -82,3 +82,22 @@ def test_a_model_whose_processes_all_die_is_given_up_and_the_others_go_on(run):
     failed = [r for r in rows(run.workspace, "answers.jsonl") if r["status"] == "error"]
     assert len(failed) == 8
     assert "engine.max_restarts" in failed[0]["error"]
+
+
+def test_where_ray_replays_a_shard_the_replay_yields_nothing(run, monkeypatch):
+    """Ray from 2.64 on: it calls the actor that it started again with the same shard again."""
+    import ray.data
+
+    whole = ray.data.Dataset.map_batches
+
+    def newer(self, *args, **named):
+        if "max_restarts" in named:
+            raise TypeError("map_batches() got an unexpected keyword argument 'max_restarts'")
+        return whole(self, *args, **named)
+
+    monkeypatch.setattr(ray.data.Dataset, "map_batches", newer)
+    code = run("engine.fake_faults={kill_process_always_on: [2]}", "sampling.samples=1")
+    assert code == 3, run.err
+    assert counted(run) == (6, 6, 6, 6)
+    failed = [r for r in rows(run.workspace, "answers.jsonl") if r["status"] == "error"]
+    assert {(r["question_id"], r["turn"]) for r in failed} == {(2, 1), (2, 2)}
