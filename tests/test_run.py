@@ -282,3 +282,10 @@ def test_an_interpolation_in_a_name_is_a_name(cli):
 def test_hydra_runs_without_a_terminal_and_stdin(cli, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     assert cli("model=org/m") == 0
+
+
+def test_hydras_own_launcher_runs_job_after_job(cli):
+    assert cli("-m", "model=org/a,org/b", "hydra/launcher=basic") == 0
+    assert cli.calls == 16
+    assert [result["model"] for result in cli.summary["results"]] == ["org/a", "org/b"]
+    assert len(list((cli.workspace / "runs").iterdir())) == 2
