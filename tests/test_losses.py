@@ -3,8 +3,10 @@
 import pytest
 from shards import question
 
+from mtbench_ray import deaths
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import Shard, ShardUnit
+from mtbench_ray.errors import EngineFault
 from mtbench_ray.losses import Losses
 from mtbench_ray.pipeline import Lost
 from mtbench_ray.shards import Work, make_shards, shard_from_json, shard_to_json
@@ -81,3 +83,15 @@ def test_shards_hold_every_unit_once_and_survive_the_way_to_an_actor():
             assert len(shards) == 2
         if replicas == 8:
             assert len(shards) == 7
+
+
+def test_a_stream_without_any_engine_left_is_given_up_only_after_a_node_was_lost(monkeypatch):
+    nodes = {"head", "gpu"}
+    monkeypatch.setattr(deaths, "_alive_nodes", lambda: set(nodes))
+    monkeypatch.setattr(deaths, "NO_ENGINE_S", 0.0)
+    watch = deaths.NodeWatch()
+    watch.check({})  # engines may wait long for their places
+    nodes.remove("gpu")
+    watch.check({0: {"node": "head"}})
+    with pytest.raises(EngineFault, match="1 node"):
+        watch.check({1: {"node": "gpu"}})

@@ -12,7 +12,7 @@ from stub_server import StubServer
 def test_the_judge_begins_long_before_the_last_answer(questions, tmp_path):
     with StubServer(latency=0.1) as stub:
         line = settings(questions, stub, tmp_path / "work", "cluster.ray=always",
-                        "engine.replicas=2", "engine.fake_seconds_per_token=0.01")  # fmt: skip
+                        "engine.replicas=2", "engine.fake_seconds_per_token=0.006")  # fmt: skip
         run = Run(*line)
         assert run.wait() == 0, run.err
     path = next((tmp_path / "work").glob("runs/*/timeline.jsonl"))
