@@ -8,8 +8,10 @@ import sys
 
 def main() -> None:
     """Entry point of the command; exits with the code of :func:`mtbench_ray.cli.main`."""
-    from mtbench_ray.cli import main as run
-
+    try:
+        from mtbench_ray.cli import main as run
+    except KeyboardInterrupt:  # a signal while Python is still importing
+        sys.exit(130)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal without Unicode shows ? for what it cannot.

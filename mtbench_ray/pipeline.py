@@ -63,7 +63,8 @@ class EngineActor:
         self._skip = replays and ray.get_runtime_context().was_current_actor_reconstructed
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
-        """Answer one shard; yields one-row batches: ``begin``, turns and events as JSON, ``end``.
+        """Answer one shard; yields one-row batches: ``begin``, ``rows`` (JSON of those that are
+        there together), ``end``.
 
         What goes wrong here comes out as a row too: Ray's own handling of exceptions would end
         the stream of all shards, or drop the rest of this one silently.
@@ -78,8 +79,8 @@ class EngineActor:
 
         yield row("begin", json.dumps(_whereabouts()))
         try:
-            for output in self.worker.run(shard_from_json(str(batch["row"][0]))):
-                yield row("turn" if isinstance(output, Turn) else "event", encode(output))
+            for together in self.worker.run_together(shard_from_json(str(batch["row"][0]))):
+                yield row("rows", json.dumps([[isinstance(o, Turn), encode(o)] for o in together]))
         except Exception:
             yield row("fault", traceback.format_exc())
         yield row("end")
@@ -156,8 +157,9 @@ def _stream_ray(
             elif kind == "fault":
                 raise RuntimeError(f"a fault of this program in an engine actor:\n{row['row']}")
             else:
-                fields = json.loads(row["row"])
-                yield decode(Turn, fields) if kind == "turn" else decode(EngineEvent, fields)
+                for is_turn, text in json.loads(row["row"]):
+                    fields = json.loads(text)
+                    yield decode(Turn, fields) if is_turn else decode(EngineEvent, fields)
     if stop.is_set():
         return
     for index, where in at_work.items():

@@ -72,7 +72,7 @@ class Session:
         for row in self.evaluations:
             if row.judge and row.error is None:
                 self.settings.append(setting(row, self.workspace.load_data(row.data)))
-        self.board = Board(self.settings, self.workspace.turns, self.workspace.judgments)
+        self.board = Board(self.settings, self.workspace.turns, self.workspace.verdicts)
         self.record = self.workspace.new_run(
             {"jobs": [dataclasses.asdict(job.config) for job in self.jobs]},
             self.evaluations,

@@ -13,6 +13,7 @@ is there is failed by itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import queue
 import threading
@@ -116,12 +117,29 @@ class ShardWorker:
 
     def run(self, shard: Shard) -> Iterator[Output]:
         """Rows and engine events of a shard, as they come; one row for every turn it owes."""
+        for together in self.run_together(shard):
+            yield from together
+
+    def run_together(self, shard: Shard) -> Iterator[list[Output]]:
+        """The same, and what is there at the same moment in one list.
+
+        A whole batch of conversations may end its turn in one step of the engine, and every yield
+        costs Ray Data tens of milliseconds.
+        """
         outputs: queue.Queue[Output | None] = queue.Queue()
         work = asyncio.run_coroutine_threadsafe(self._answer(shard, outputs.put), self._loop)
         work.add_done_callback(lambda _: outputs.put(None))
         try:
-            while (output := outputs.get()) is not None:
-                yield output
+            ended = False
+            while not ended:
+                together = [outputs.get()]
+                with contextlib.suppress(queue.Empty):
+                    while together[-1] is not None:
+                        together.append(outputs.get_nowait())
+                ended = together[-1] is None
+                rows = [output for output in together if output is not None]
+                if rows:
+                    yield rows
         finally:
             work.cancel()
 
