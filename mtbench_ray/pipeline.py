@@ -129,8 +129,12 @@ def _stream_ray(
 
     def pull() -> None:
         try:
-            for row in dataset.iter_rows():
-                rows.put(row)
+            # iter_rows() would prefetch: it keeps each block until the next one is there.
+            for table in dataset.iter_batches(
+                batch_size=None, batch_format="pyarrow", prefetch_batches=0
+            ):
+                for row in table.to_pylist():
+                    rows.put(row)
             rows.put(None)
         except BaseException as error:
             rows.put(error)
