@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +50,8 @@ def start_ray(cluster: ClusterConfig) -> None:
             "num_gpus": cluster.num_gpus,
         }
     try:
-        ray.init(address=address, **options)
+        with _quiet_stderr():
+            ray.init(address=address, **options)
     except (ConnectionError, TimeoutError, ValueError, RuntimeError) as error:
         raise UserError(
             f"Ray at {address or 'this machine'} cannot be reached: {error}",
@@ -55,8 +59,40 @@ def start_ray(cluster: ClusterConfig) -> None:
         ) from None
 
 
-def count_replicas(engine: EngineConfig, cluster: ClusterConfig, models: int, units: int) -> int:
+@contextlib.contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """What Ray's processes and libraries say at their start is not for a user.
+
+    Python's own writes go on; errors of the start come as exceptions.
+    """
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+    try:
+        saved = os.dup(2)
+    except OSError:  # no standard error at all
+        yield
+        return
+    text = sys.stderr
+    try:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        text.flush()
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def count_replicas(
+    engine: EngineConfig, cluster: ClusterConfig, models: int, units: int, taken: int = 0
+) -> int:
     """Engines to start: what is asked for, or what the cluster's GPUs allow.
+
+    Args:
+        engine: Its settings.
+        cluster: Where.
+        models: Models to answer.
+        units: Conversations in all.
+        taken: GPUs that a judge on the same cluster holds meanwhile.
 
     Raises:
         UserError: More GPUs are asked for than the cluster has, with need and have.
@@ -81,4 +117,5 @@ def count_replicas(engine: EngineConfig, cluster: ClusterConfig, models: int, un
             f" cluster has {gpus}, at most {biggest} on one node",
             "lower engine.replicas or engine.tensor_parallel, or add nodes",
         )
-    return min(engine.replicas or gpus // per_engine, max(models, 1) * max(1, units))
+    free = max(1, (gpus - taken) // per_engine)
+    return min(engine.replicas or free, max(models, 1) * max(1, units))

@@ -166,6 +166,14 @@ class Judges:
         )
         return max(1, (os.cpu_count() or 1) // max(1, replicas + servers))
 
+    def gpus_beside(self) -> int:
+        """GPUs that judge servers hold while engines run."""
+        return sum(
+            judge.config.replicas * judge.config.tensor_parallel
+            for judge in self._judges
+            if judge.config.kind == "local" and self._together(judge.config)
+        )
+
     def announce(self) -> None:
         """Say once, when it happens, that a judge ended early."""
         for judge in self._judges:

@@ -237,7 +237,9 @@ class Session:
             try:
                 engine = work[0].engine
                 units = sum(len(item.units) for item in work)
-                replicas = count_replicas(engine, self.config.cluster, len(work), units)
+                replicas = count_replicas(
+                    engine, self.config.cluster, len(work), units, self.judges.gpus_beside()
+                )
                 threads = engine.cpu_threads or self.judges.cpu_share(replicas)
                 shards = make_shards(with_threads(work, threads), replicas, self.record.run_id)
                 for output in pipeline.stream(
