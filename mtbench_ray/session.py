@@ -107,7 +107,12 @@ class Session:
             tell=self.progress.message,
         )
         try:
-            if self.judges.local or (work and needs_ray(self.config.engine, self.config.cluster)):
+            shared = any(
+                "cluster" in (job.config.judge.limit_scope, job.config.engine.limit_scope)
+                for job in self.jobs
+            )
+            actors = work and needs_ray(self.config.engine, self.config.cluster)
+            if self.judges.local or shared or actors:
                 self._start_ray()
             with self.progress:
                 self.judges.start(answers=bool(work))

@@ -30,6 +30,12 @@ def test_kill_9_at_random_moments_loses_nothing_and_doubles_nothing(questions, t
     sound(tally, 20)
 
 
+def test_a_sweep_that_is_killed_pays_nothing_twice(questions, tmp_path):
+    tally = drill(questions, tmp_path, "-m", "model=org/a,org/b", kills=4, seed=5, longest_s=6.0)
+    sound(tally, 4)
+    assert tally.planned >= 2 * WANTED
+
+
 @pytest.mark.rays
 def test_kill_9_under_ray_too_and_its_cluster_goes_with_the_driver(questions, tmp_path):
     tally = drill(questions, tmp_path, "cluster.ray=always", kills=2, seed=3, longest_s=14.0)
