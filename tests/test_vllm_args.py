@@ -13,7 +13,9 @@ import pytest
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines import vllm_args
 from mtbench_ray.engines.checkpoint import Source
-from mtbench_ray.errors import UserError
+from mtbench_ray.engines.processes import Output
+from mtbench_ray.engines.vllm import _start_fault
+from mtbench_ray.errors import EngineFault, UserError
 
 pytest.importorskip("vllm")
 MODEL = ModelConfig(path="org/model")
@@ -135,3 +137,18 @@ def test_memory_in_use_is_of_the_cards_of_this_process(monkeypatch: pytest.Monke
     assert vllm_args.gpu_memory_gb(2) == 7.0
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert vllm_args.gpu_memory_gb(1) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "fatal"),
+    [
+        (ValueError("No available memory for the cache blocks. Try increasing it"), True),
+        (ValueError("Free memory on device (3/80 GiB) is less than desired"), False),
+        (ValueError("Model architectures ['X'] are not supported"), True),
+        (RuntimeError("CUDA error: device busy"), False),
+    ],
+)
+def test_a_start_that_cannot_work_is_not_tried_twice(error: Exception, fatal: bool) -> None:
+    fault = _start_fault(error, Output())
+    assert isinstance(fault, EngineFault)
+    assert fault.fatal is fatal

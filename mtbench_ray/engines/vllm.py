@@ -38,6 +38,7 @@ _ABANDON_S = 60.0
 """Patience with a start that was given up, until its thread has noticed."""
 _HOPELESS = ("ValueError", "ValidationError", "NotImplementedError", "KeyError", "AssertionError")
 """Errors of a start that the same settings would meet again."""
+_TOO_SMALL = "No available memory for the cache blocks"
 
 
 @dataclass
@@ -318,6 +319,7 @@ def _start_fault(error: Exception, output: Output) -> Exception:
         return error
     words = output.last_error() or " ".join(f"{type(error).__name__}: {error}".split())[:500]
     hopeless = words.split(":")[0] in _HOPELESS or type(error).__name__ in _HOPELESS
-    # Memory may still be held by what ran before.
-    fatal = hopeless and "memory" not in words.lower()
+    # Memory may still be held by what ran before; a share that the weights fill is too small for
+    # good.
+    fatal = hopeless and ("memory" not in words.lower() or _TOO_SMALL in words)
     return EngineFault(words, fatal=fatal)
