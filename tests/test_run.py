@@ -289,3 +289,38 @@ def test_hydras_own_launcher_runs_job_after_job(cli):
     assert cli.calls == 16
     assert [result["model"] for result in cli.summary["results"]] == ["org/a", "org/b"]
     assert len(list((cli.workspace / "runs").iterdir())) == 2
+
+
+def test_agreement_of_two_judges_and_of_a_judge_with_people(cli, tmp_path):
+    cli("-m", "model=org/m", "judge.model=one,two")
+    assert cli.verb("report", "agreement", "one", "two", "format=json") == 0
+    (found,) = json.loads(cli.out)
+    rated = {judge: {} for judge in ("one", "two")}
+    for row in cli.rows("judgments.jsonl"):
+        rated[row["judge"]][row["question_id"], row["turn"]] = row["value"]
+    equal = sum(rated["one"][key] == value for key, value in rated["two"].items())
+    assert (found["n"], found["exact"]) == (8, equal / 8)
+
+    cli("model=org/base", "stage=answers")
+    cli("model=org/m", "mode=pairwise-baseline", "baseline=org/base")
+    votes = tmp_path / "votes.json"
+    votes.write_text(
+        json.dumps(
+            [
+                {
+                    "question_id": number,
+                    "model_a": "org/base",
+                    "model_b": "org/m",
+                    "turn": 1,
+                    "winner": "model_b",
+                    "judge": f"expert_{number}",
+                }
+                for number in (1, 2)
+            ]
+        )  # fmt: skip
+    )
+    assert cli.verb("report", "agreement", "stub", str(votes), "format=json") == 0
+    with_ties = next(row for row in json.loads(cli.out) if row["ties"] == "with")
+    assert (with_ties["turn"], with_ties["compared"]) == (1, 2)
+    assert cli.verb("report", "agreement", "one", "nobody") == 2
+    assert "two" in cli.err
