@@ -93,7 +93,8 @@ def main(argv: Sequence[str]) -> int:
 def _hydra(args: list[str], *, plan_only: bool) -> int:
     """Compose the config of each job with Hydra and run them."""
     typed = read(args, presets())
-    _check_workspace(typed.args)
+    if not {"-c", "--cfg", "-i", "--info", "--hydra-help", "--help", "-h"} & set(typed.args):
+        _check_workspace(typed.args)
 
     import hydra
     from omegaconf import DictConfig, OmegaConf

@@ -23,7 +23,8 @@ class RunResult:
 
     Attributes:
         exit_code: See :mod:`mtbench_ray.errors`.
-        values: For each config the average of its model, or None; Hydra's return values.
+        values: For each config the average of its model under its judge, Hydra's return value;
+            None where it has none or where a config stands for several models.
     """
 
     exit_code: int
@@ -87,9 +88,12 @@ def _run_jobs(
                 workspace.save_run(session.record)
             raise
         summary = finish(workspace, session.record, rows, first, session.owes_nothing)
-    averages = {result["model"]: result["average"]["mean"] for result in summary["results"]
-                if "average" in result}  # fmt: skip
+    averages = {
+        (result["model"], result["judge"]): result["average"]["mean"]
+        for result in summary["results"]
+        if "average" in result
+    }
     if code == EXIT_OK and not summary["complete"]:
         code = EXIT_PARTIAL
-    by_config = [averages.get(config.model.label) for config in configs]
+    by_config = [averages.get((config.model.label, config.judge.label)) for config in configs]
     return RunResult(code, by_config)
