@@ -304,21 +304,9 @@ def test_agreement_of_two_judges_and_of_a_judge_with_people(cli, tmp_path):
     cli("model=org/base", "stage=answers")
     cli("model=org/m", "mode=pairwise-baseline", "baseline=org/base")
     votes = tmp_path / "votes.json"
-    votes.write_text(
-        json.dumps(
-            [
-                {
-                    "question_id": number,
-                    "model_a": "org/base",
-                    "model_b": "org/m",
-                    "turn": 1,
-                    "winner": "model_b",
-                    "judge": f"expert_{number}",
-                }
-                for number in (1, 2)
-            ]
-        )  # fmt: skip
-    )
+    pair = {"model_a": "org/base", "model_b": "org/m", "winner": "model_b", "turn": 1}
+    people = [pair | {"question_id": n, "judge": f"expert_{n}"} for n in (1, 2)]
+    votes.write_text(json.dumps(people))
     assert cli.verb("report", "agreement", "stub", str(votes), "format=json") == 0
     with_ties = next(row for row in json.loads(cli.out) if row["ties"] == "with")
     assert (with_ties["turn"], with_ties["compared"]) == (1, 2)
