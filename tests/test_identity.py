@@ -268,3 +268,19 @@ def test_endpoint_and_fake_need_no_files() -> None:
     assert (
         one.fingerprint != check_model(ModelConfig(path="b"), EngineConfig(kind="fake")).fingerprint
     )
+
+
+def test_a_hub_that_is_out_of_reach_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    def no_name(*_: object) -> None:
+        raise OSError("no such name")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    monkeypatch.setattr("socket.getaddrinfo", no_name)
+    began = time.monotonic()
+    with pytest.raises(UserError) as error:
+        checkpoint.locate(ModelConfig(path="org/nowhere"))
+    assert "this machine does not find" in error.value.message
+    assert time.monotonic() - began < 5

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import socket
 import struct
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,6 +206,7 @@ def _hub(model: ModelConfig) -> Source:
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     try:
+        _check_network()
         config = hf_hub_download(model.path, "config.json", revision=model.revision)
     except Exception as error:
         # The hub's client raises many types; a cached copy serves where the network does not.
@@ -217,3 +221,20 @@ def _hub(model: ModelConfig) -> Source:
     folder = Path(config).parent
     commit = folder.name if _COMMIT.fullmatch(folder.name) else model.revision
     return Source(model.path, commit, folder)
+
+
+def _check_network() -> None:
+    """Without a way to the hub its client would try for half a minute.
+
+    Raises:
+        OSError: The hub's name is not known here, and there is no proxy to ask.
+    """
+    from huggingface_hub import constants
+
+    host = urllib.parse.urlsplit(constants.ENDPOINT).hostname
+    if constants.HF_HUB_OFFLINE or urllib.request.getproxies():
+        return
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        raise OSError(f"this machine does not find {host}: {error}") from None
