@@ -168,7 +168,8 @@ class Session:
             if self._stopping:
                 if deadline is None:
                     deadline = time.monotonic() + GRACE_S
-                    self.progress.message("stopping: calls in flight may end")
+                    if self.interrupts.stop.is_set():
+                        self.progress.message("stopping: calls in flight may end")
                     self.judges.stop(GRACE_S)
                 if time.monotonic() > deadline or not self.judges.in_flight:
                     return
@@ -220,13 +221,14 @@ class Session:
         self._generating = False
         if event.error is None:
             return
+        if isinstance(event.error, UserError):
+            self._failure = event.error  # told when all has ended
+            return
         words = str(event.error).strip() or type(event.error).__name__
         # The whole text, often a remote traceback, is in the run record.
         self.record.notes.append(f"answers: {words}")
         where = pipeline.LOGS if needs_ray(self.config.engine, self.config.cluster) else ""
         self.progress.message(f"answers stopped: {words.splitlines()[-1]}{where}")
-        if isinstance(event.error, UserError):
-            self._failure = event.error
 
     def _note(self, text: str) -> None:
         self.record.notes.append(text)

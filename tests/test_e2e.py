@@ -66,3 +66,11 @@ def test_real_answers_are_judged_as_they_come_and_then_by_a_real_judge(tmp_path,
     rows = [json.loads(line) for line in (workspace / "judgments.jsonl").read_text().splitlines()]
     assert all(1 <= row["value"] <= 10 for row in rows if row["judge"] == "smollm2-135m")
     assert len((workspace / "answers.jsonl").read_text().splitlines()) == 8
+
+
+def test_more_gpus_than_there_are_is_an_error_and_never_a_wait(tmp_path, questions):
+    done = run(tmp_path / "work", questions, "judge=none", "engine.tensor_parallel=64")
+    assert done.returncode == 2
+    assert "64 GPUs are needed" in done.stderr
+    assert "the cluster has" in done.stderr
+    assert "lower engine.replicas or engine.tensor_parallel" in done.stderr
