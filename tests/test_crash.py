@@ -157,9 +157,8 @@ asyncio.run(serve())
 """A server in place of vLLM's that dies after a few good replies, once or every time."""
 
 
-@pytest.mark.rays
-@pytest.mark.parametrize("times", ["once", "always"])
-def test_a_local_judge_that_dies_is_started_again_a_few_times(times, questions, tmp_path):
+def locally_judged(tmp_path, questions, times, *more):
+    """A run whose local judge is the server above."""
     module = tmp_path / "stub" / "vllm" / "entrypoints" / "openai" / "api_server.py"
     module.parent.mkdir(parents=True)
     module.write_text(STUB)
@@ -170,11 +169,31 @@ def test_a_local_judge_that_dies_is_started_again_a_few_times(times, questions, 
         "STUB_TESTS": str(ROOT / "tests"),
         "STUB_MARKER": str(tmp_path / times),
     }
-    run = Run(
+    return Run(
         "model=org/m", "engine=fake", "judge=local", "judge.model=some/judge",
         "judge.concurrency=4", f"question_path={questions}", f"workspace={tmp_path}/work",
-        "sampling.samples=4", "sampling.max_tokens=50", env=env,
+        "sampling.samples=4", "sampling.max_tokens=50", *more, env=env,
     )  # fmt: skip
+
+
+@pytest.mark.rays
+def test_a_local_judge_waits_for_the_engines_where_it_is_told_to(questions, tmp_path):
+    (tmp_path / "once").touch()  # it has died already
+    run = locally_judged(
+        tmp_path, questions, "once", "judge.schedule=after", "engine.fake_seconds_per_token=0.05"
+    )
+    assert run.wait() == 0, run.err
+    answered = max(row["created"] for row in rows(tmp_path / "work", "answers.jsonl"))
+    begun = [row["started"] for row in rows(tmp_path / "work", "judgments.jsonl")]
+    assert len(begun) == WANTED
+    assert min(begun) > answered
+    run.gone_after(5.0)
+
+
+@pytest.mark.rays
+@pytest.mark.parametrize("times", ["once", "always"])
+def test_a_local_judge_that_dies_is_started_again_a_few_times(times, questions, tmp_path):
+    run = locally_judged(tmp_path, questions, times)
     code = run.wait()
     assert "Traceback" not in run.err
     assert "CUDA error: out of memory" in run.err
