@@ -186,8 +186,9 @@ def _graph(shards: Sequence[Shard], replicas: int, engine: EngineConfig) -> Any:
     # The shard of a dead actor is given up; the others go on, and the driver sees what it lacks.
     context.max_errored_blocks = -1
     for handler in logging.getLogger("ray.data").handlers:
-        if isinstance(handler, logging.StreamHandler):
-            handler.setLevel(logging.CRITICAL)  # its log files keep everything
+        # Its own console handler only: its log files keep everything, and others' are theirs.
+        if isinstance(handler, logging.StreamHandler) and type(handler).__module__[:4] == "ray.":
+            handler.setLevel(logging.CRITICAL)
     gpus = int(ray.cluster_resources().get("GPU", 0)) if engine.kind == "vllm" else 0
     rows = [{"index": i, "row": shard_to_json(shard)} for i, shard in enumerate(shards)]
     arguments: dict[str, Any] = {

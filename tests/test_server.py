@@ -31,6 +31,8 @@ from mtbench_ray.judges.server_process import (
 )
 
 KEY = "a-random-key"
+OUTSIDE = dict(os.environ)
+"""The environment before the tests with a stub change it."""
 ROOT = Path(__file__).parents[1]
 
 STUB = """
@@ -350,7 +352,7 @@ def test_a_real_server_answers_to_its_key_alone_and_leaves_nothing(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)},
+        env={**OUTSIDE, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
