@@ -15,10 +15,11 @@ from mtbench_ray.endpoint.client import EndpointClient
 from mtbench_ray.endpoint.faults import Fault, http_fault, requested_wait
 from mtbench_ray.endpoint.keys import display_host, fingerprint, resolve_key, scrub
 from mtbench_ray.endpoint.limiter import Limiter
-from mtbench_ray.endpoint.params import Dialect, well_formed
+from mtbench_ray.endpoint.params import Dialect
 from mtbench_ray.endpoint.reply import read_reply
 from mtbench_ray.endpoint.tokens import cost, estimate_tokens
 from mtbench_ray.errors import EndpointStopped, UserError
+from mtbench_ray.journal import well_formed
 from mtbench_ray.schema import Message
 
 KEY = "sk-test-0123456789abcdef"

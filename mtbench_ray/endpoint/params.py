@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mtbench_ray.endpoint.faults import Fault
+from mtbench_ray.journal import well_formed
 from mtbench_ray.schema import Message
 
 _OTHER = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
@@ -114,8 +115,3 @@ class Dialect:
         vars(self).update(state)
         self.version += 1
         return True
-
-
-def well_formed(text: str) -> str:
-    """A text that UTF-8 can carry: half a surrogate pair becomes U+FFFD, a whole one its letter."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
