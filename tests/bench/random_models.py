@@ -7,12 +7,17 @@ Scores of such models mean nothing; their conversations have honest lengths.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import string
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {
@@ -43,53 +48,80 @@ TEMPLATE = (
 SPECIAL = ["<|unknown|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
 
 
+@contextlib.contextmanager
+def whole_folder(out: Path) -> Iterator[Path | None]:
+    """A folder to write what becomes ``out`` at the end; None where it is there already.
+
+    Several processes may want it at once: one writes, the others wait.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(out.parent / f".{out.name}.lock"):
+        if out.is_dir():
+            yield None
+            return
+        part = out.parent / f".{out.name}.part"
+        if part.exists():  # of a process that was killed
+            shutil.rmtree(part)
+        yield part
+        part.rename(out)
+
+
 def make_model(folder: Path, shape: str, seed: int, *, weights: bool = True) -> Path:
     """Write a model folder, unless it is there; returns its path.
 
     Args:
         weights: False writes configs and tokenizer only (for a model too large for any card).
     """
+    out = folder / f"{shape}-{seed}"
+    with whole_folder(out) as part:
+        if part is not None:
+            began = time.monotonic()
+            _write_model(part, shape, seed if weights else None)
+            print(f"{out.name}: written in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    return out
+
+
+def _write_model(out: Path, shape: str, seed: int | None) -> None:
+    """``seed`` None: without weights."""
     import torch
     from transformers import AutoModelForCausalLM, Qwen2Config
 
-    out = folder / f"{shape}-{seed}"
-    if (out / "config.json").is_file():
-        return out
-    began = time.monotonic()
     config = Qwen2Config(
         **SHAPES[shape], max_position_embeddings=32768, rope_theta=1e6, rms_norm_eps=1e-6,
         eos_token_id=1, bos_token_id=None, dtype="bfloat16",
         architectures=["Qwen2ForCausalLM"],
     )  # fmt: skip
     save_tokenizer(out, config.vocab_size)
-    if weights:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        torch.manual_seed(seed)
-        with torch.device(device):
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                torch.nn.init.normal_(parameter, std=0.04)
-        model.generation_config.eos_token_id = 1
-        model.save_pretrained(out)
-        del model
-        if device == "cuda":
-            torch.cuda.empty_cache()
-    else:
+    if seed is None:
         config.save_pretrained(out)
-    print(f"{out.name}: written in {time.monotonic() - began:.0f} s", file=sys.stderr)
-    return out
+        return
+    torch.manual_seed(seed)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            torch.nn.init.normal_(parameter, std=0.04)
+    model.generation_config.eos_token_id = 1
+    model.save_pretrained(out)
+    # An engine is to have the whole card.
+    del model
+    torch.cuda.empty_cache()
 
 
 def make_adapter(base: Path, seed: int, rank: int = 16) -> Path:
-    """Write a random LoRA adapter beside ``base``; returns its path."""
+    """Write a random LoRA adapter beside ``base``, unless it is there; returns its path."""
+    out = base.parent / f"{base.name}-adapter-{seed}"
+    with whole_folder(out) as part:
+        if part is not None:
+            _write_adapter(part, base, seed, rank)
+    return out
+
+
+def _write_adapter(out: Path, base: Path, seed: int, rank: int) -> None:
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    out = base.parent / f"{base.name}-adapter-{seed}"
-    if (out / "adapter_config.json").is_file():
-        return out
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
     modules = ["q_proj", "v_proj"]
@@ -98,7 +130,6 @@ def make_adapter(base: Path, seed: int, rank: int = 16) -> Path:
         if "lora_" in name:
             torch.nn.init.normal_(parameter, std=0.05)
     tuned.save_pretrained(out)
-    return out
 
 
 def save_tokenizer(out: Path, size: int) -> None:

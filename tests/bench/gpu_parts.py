@@ -1,0 +1,318 @@
+"""The parts of ``gpu.py``: what is run, and which figures are made of what it leaves behind."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpu_bench import TESTS, Bench, Run, gpu_used, span, visible_cards, wait_for
+from gpu_engines import breakdown
+from random_models import make_model
+
+LATENCY = 2.0
+"""Seconds of the stub judge."""
+
+
+def models(bench: Bench) -> None:
+    """All random models, written at once, each by a process of its own, over the cards."""
+    began = time.monotonic()
+    wanted = [(bench.args.shape, n + 1) for n in range(bench.args.checkpoints)]
+    wanted += [(bench.args.small, n + 1) for n in range(2)]
+    cards = itertools.cycle(visible_cards() or [""])
+    script = str(Path(__file__).with_name("random_models.py"))
+    writers = [
+        subprocess.Popen(
+            [sys.executable, script, bench.args.dir, shape, str(seed)],
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": card},
+            stdout=subprocess.DEVNULL,
+        )
+        for (shape, seed), card in zip(wanted, cards, strict=False)
+    ]
+    codes = [writer.wait() for writer in writers]
+    bench.row("models written", f"{codes.count(0)}, {time.monotonic() - began:.0f} s",
+              str(len(wanted)))  # fmt: skip
+
+
+def main_job(bench: Bench) -> None:
+    """A bare AsyncLLM, then the main job with the same requests."""
+    model = str(bench.model(1))
+    bare = bench.engines("bare", "bare", model, "--max-tokens", str(bench.args.max_tokens),
+                         "--limit", str(bench.args.limit))  # fmt: skip
+    took, moments = breakdown(bare.log, bare.began)
+    bench.row("bare engine's start: steps", f"{took} s")
+    bench.row("bare engine's start: process start to", f"{moments} s")
+    run = bench.run("main", f"model={model}", judged=True)
+    first, last = span(run.answers)
+    judged = [event for event in run.timeline if event["event"] == "judgment"]
+    turns = [event for event in run.timeline if event["event"] == "turn"]
+    output = sum(row["output_tokens"] for row in run.answers)
+    starts = [e["seconds"] for e in run.engine_events if e["kind"] == "start"]
+    bench.row("main job: turns, judgments, exit", f"{len(turns)}, {len(judged)}, {run.code}",
+              "160, 160, 0")  # fmt: skip
+    bench.row("engine start: bare, in the run", f"{bare.found['start']:.1f} s, {starts[0]:.1f} s")
+    bench.row("command -> first request", f"{run.to_first_request:.1f} s")
+    bench.row("output tokens: bare, in the run", f"{bare.found['tokens']}, {output}")
+    ours, alone = last - first, bare.found["generation"]
+    bench.row("generation: run / bare", f"{ours:.1f} / {alone:.1f} s = {ours / alone:.3f}",
+              "<= 1.05")  # fmt: skip
+    wait = min(e["started"] for e in judged) - min(e["generated"] for e in turns)
+    bench.row("first finished turn -> first judge call", f"{wait:.2f} s", "<= 1 s")
+    tail = max(e["judged"] for e in judged) - last
+    bench.row("last token -> last judgment", f"{tail:.2f} s", f"<= {LATENCY + 1:g} s")
+    bench.row("whole command", f"{run.seconds:.1f} s")
+
+
+def _sweep(bench: Bench, name: str, models: list[str], *settings: str) -> Run:
+    return bench.run(name, "-m", f"model={','.join(models)}", "sampling.temperature=0", *settings)
+
+
+def _by_model(run: Run) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Answer rows of each model, in the order of their first requests."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in run.answers:
+        rows.setdefault(row["model"], []).append(row)
+    return sorted(rows.items(), key=lambda item: span(item[1])[0])
+
+
+def _longest(rows: list[dict[str, Any]]) -> int:
+    """Output tokens of the longest conversation: the steps that generation takes at least."""
+    tokens: Counter[str] = Counter()
+    for row in rows:
+        tokens[row["answer_id"]] += row["output_tokens"]
+    return max(1, *tokens.values())
+
+
+def sweep(bench: Bench) -> None:
+    """Checkpoints of one shape on one engine that swaps."""
+    run = _sweep(bench, "sweep", bench.models, "engine.replicas=1")
+    bench.row("sweep: exit, turns", f"{run.code}, {len(run.answers)}")
+    order = _by_model(run)
+    events = {e["model"]: e for e in run.engine_events if e["kind"] != "failed"}
+    # While the last one is answered, nothing is read for later.
+    begin, end = span(order[-1][1])
+    pace = (end - begin) / _longest(order[-1][1])
+    before = run.began
+    for model, rows in order:
+        begin, end = span(rows)
+        event, longest = events[model], _longest(rows)
+        name = Path(model).name
+        bench.row(
+            f"{name}, {'/'.join(sorted({r['engine_origin'] for r in rows}))}: outside generation, "
+            f"of this the {event['kind']}",
+            f"{begin - before:.2f} s, {event['seconds']:.2f} s",
+            "<= 4, then 0.5 s" if event["kind"] == "swap" else "",
+        )
+        bench.row(
+            f"{name}: generation, longest conversation, pace against the last checkpoint's",
+            f"{end - begin:.2f} s, {longest} tokens, {(end - begin) / longest / pace:.3f}",
+            "<= 1.03",
+        )
+        if event["detail"]:
+            bench.row(f"{name}: {event['kind']}", event["detail"][:300])
+        before = end
+    _totals(bench, run)
+
+
+def _totals(bench: Bench, run: Run) -> None:
+    checkpoints = len({row["model"] for row in run.answers})
+    first, last = span(run.answers)
+    bench.row("command -> last token, first request -> last token",
+              f"{run.to_last_token:.1f} s, {last - first:.1f} s")  # fmt: skip
+    bench.row("whole command, for each checkpoint",
+              f"{run.seconds:.1f} s, {run.seconds / checkpoints:.1f} s")  # fmt: skip
+
+
+def separate(bench: Bench) -> None:
+    """The same checkpoints with an engine each."""
+    run = _sweep(bench, "separate", bench.models[: bench.args.cold], "engine.replicas=1",
+                 "engine.hot_swap=off")  # fmt: skip
+    starts = [f"{e['seconds']:.1f}" for e in run.engine_events if e["kind"] == "start"]
+    bench.row("separate engines: exit, turns, starts",
+              f"{run.code}, {len(run.answers)}, {', '.join(starts)} s")  # fmt: skip
+    _totals(bench, run)
+
+
+def _equal(bench: Bench, shape: str) -> None:
+    pair = [str(bench.model(seed, shape)) for seed in (1, 2)]
+    run = bench.engines(
+        "equal", "equal", *pair, "--max-tokens", str(min(128, bench.args.max_tokens))
+    )
+    one, other = run.found
+    bench.row("turns that the two models answer alike",
+              f"{sum(a == b for a, b in zip(one['fresh'], other['fresh'], strict=True))}",
+              "0")  # fmt: skip
+    for fresh, swapped in ((other, one), (one, other)):
+        turns = fresh["fresh"]
+        if swapped["swapped"] is None:
+            words = "no swap"
+        else:
+            pairs = list(zip(turns, swapped["swapped"], strict=True))
+            words = f"{sum(a == b for a, b in pairs)}/{len(pairs)}"
+        bench.row("greedy turns after a swap that equal a fresh engine's: text and tokens",
+                  f"{words}, {sum(count for _, count in turns)} tokens", "all")  # fmt: skip
+        bench.row("engine start, prepared in, swap",
+                  f"{swapped['start']:.1f} s, {swapped['prepare']:.2f} s,"
+                  f" {swapped['swap']:.2f} s")  # fmt: skip
+        bench.row("swap", swapped["detail"][:300])
+
+
+def equal(bench: Bench) -> None:
+    """Greedy answers after a swap are those of a fresh engine, token for token."""
+    _equal(bench, bench.args.shape)
+
+
+def equal_tied(bench: Bench) -> None:
+    """The same where input and output embeddings are one tensor."""
+    _equal(bench, bench.args.small)
+
+
+def lora(bench: Bench) -> None:
+    """Two adapters and their base, interleaved in one engine, and in engines of their own.
+
+    One conversation at a time: bf16 logits depend on what else is in the batch.
+    """
+    base = bench.model(1, bench.args.small)
+    adapters = [str(bench.adapter(base, seed)) for seed in (1, 2)]
+    settings = ["sampling.temperature=0", "engine.replicas=1", "limit=3", "engine.max_num_seqs=1",
+                "sampling.max_tokens=64", f"model={base}"]  # fmt: skip
+    names = ["null", *adapters]
+    together = bench.run("lora", "-m", *settings, f"model.adapter={','.join(names)}")
+    alone = {}
+    for name in names[-bench.args.cold :]:
+        alone.update(bench.run("lora-alone", *settings, f"model.adapter={name}").texts)
+    starts = [e for e in together.engine_events if e["kind"] != "failed"]
+    # One at a time: the order of the rows is the order in which the engine answered.
+    order = [r["model"] for r in sorted(together.answers, key=lambda r: r["created"])]
+    changes = sum(one != other for one, other in itertools.pairwise(order))
+    same = sum(together.texts.get(key) == text for key, text in alone.items())
+    firsts = {text for (_, q, t), text in together.texts.items() if (q, t) == (81, 1)}
+    bench.row("base and two adapters: engines started, turns, exit",
+              f"{len(starts)}, {len(together.answers)}, {together.code}", "1, 18, 0")  # fmt: skip
+    bench.row("changes of adapter from conversation to conversation", str(changes), "8 of 8")
+    bench.row("interleaved == alone, greedy turns", f"{same}/{len(alone)}", "all")
+    bench.row("different answers to one question", str(len(firsts)), "3")
+
+
+def mixed(bench: Bench) -> None:
+    """Two architectures and a model larger than the card in one sweep.
+
+    Weights are dummies: this is about engines and memory.
+    """
+    before = gpu_used()
+    large = make_model(bench.folder, "too-large", 1, weights=False)
+    wanted = [bench.model(1), large, bench.model(1, bench.args.small)]
+    run = bench.run("mixed", "-m", f"model={','.join(map(str, wanted))}", "limit=4",
+                    "sampling.max_tokens=64", "engine.replicas=1",
+                    "engine.args.load_format=dummy")  # fmt: skip
+    kinds = [f"{e['kind']} {Path(e['model']).name} {e['seconds']:.0f} s"
+             for e in run.engine_events]  # fmt: skip
+    done = [sum(r["status"] in ("ok", "truncated") for r in run.answers if r["model"] == str(m))
+            for m in wanted]  # fmt: skip
+    bench.row("mixed sweep: exit, answered turns", f"{run.code}, {done}", "3, [8, 0, 8]")
+    bench.row("engines", ", ".join(kinds), "a fresh one for each")
+    bench.row("words of the one larger than the card", _words(run), "clear")
+    bench.row("GPU memory before, after the end", f"{before:.1f}, {gpu_used():.1f} GiB", "equal")
+
+
+def ways_out(bench: Bench) -> None:
+    """GPU memory is free again after Ctrl-C and after kill -9 of the driver."""
+    before = gpu_used()
+    model = bench.model(1, bench.args.small)
+    for name, stop in (("Ctrl-C", signal.SIGINT), ("kill -9", signal.SIGKILL)):
+        folder = bench.workspace("killed")
+        process = subprocess.Popen(
+            bench.command(folder, "judge=none", f"model={model}", "engine.replicas=1"),
+            cwd=TESTS.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        rows = folder / "answers.jsonl"
+        wait_for(lambda rows=rows: rows.exists() and rows.stat().st_size > 0, 180.0)
+        held = gpu_used()
+        process.send_signal(stop)
+        sent = time.monotonic()
+        process.wait()
+        gone = time.monotonic() - sent
+        wait_for(lambda: gpu_used() < before + 0.5, 60.0)
+        bench.row(
+            f"GPU memory in the run, after {name}",
+            f"{held:.1f}, {gpu_used():.1f} GiB; exit {process.returncode} after {gone:.1f} s, "
+            f"free after {time.monotonic() - sent:.1f} s",
+            f"{before:.1f}",
+        )
+
+
+def oom(bench: Bench) -> None:
+    """Too small a share of the card on purpose."""
+    run = bench.run("oom", f"model={bench.model(1)}", "engine.gpu_memory_utilization=0.05",
+                    "limit=2", "sampling.max_tokens=16")  # fmt: skip
+    bench.row("too small a share: exit, seconds", f"{run.code}, {run.seconds:.0f}", "3")
+    bench.row("its words", _words(run), "clear")
+
+
+def _words(run: Run) -> str:
+    errors = [r["error"] for r in run.answers if r["status"] == "error"]
+    return (errors[0] if errors else "none")[:200]
+
+
+VARIANTS: dict[str, tuple[dict[str, str], list[str]]] = {
+    "plain": ({}, []),
+    "plan": ({"VLLM_ENABLE_STARTUP_PLAN": "1"}, []),
+    "eager": ({}, ["--set", "engine.enforce_eager=true"]),
+}
+"""Environment and arguments of each kind of start."""
+
+
+def start(bench: Bench) -> None:
+    """Where an engine's start goes: each in a process of its own, with one compile cache for all.
+
+    A variant may be named several times; the first start of all fills the cache.
+    """
+    cache = {"VLLM_CACHE_ROOT": str(bench.workspace("cache"))}
+    for number, name in enumerate(bench.args.variants.split(","), 1):
+        env, arguments = VARIANTS[name]
+        run = bench.engines("start", "start", str(bench.model(1)), *arguments, env=cache | env)
+        took, moments = breakdown(run.log, run.found["from"])
+        bench.row(
+            f"start {number}, {name}: imports, start, stop",
+            f"{run.found['import']:.1f} s, {run.found['start']:.1f} s, {run.found['stop']:.1f} s",
+        )
+        bench.row(f"start {number}, {name}: steps", f"{took} s")
+        bench.row(f"start {number}, {name}: imported ->", f"{moments} s")
+
+
+def two(bench: Bench) -> None:
+    """Two GPUs: the sweep, tensor parallelism, two replicas on one checkpoint."""
+    both = _sweep(bench, "two", bench.models)
+    bench.row("sweep on all GPUs: exit, turns", f"{both.code}, {len(both.answers)}")
+    kinds = [f"{e['kind']} {e['seconds']:.1f}" for e in both.engine_events]
+    bench.row("engines", ", ".join(kinds))
+    _totals(bench, both)
+    if not bench.args.no_one:
+        one = _sweep(bench, "one", bench.models, "engine.replicas=1")
+        bench.row("sweep to the last token: all GPUs / one",
+                  f"{both.to_last_token:.1f} / {one.to_last_token:.1f} s = "
+                  f"{both.to_last_token / one.to_last_token:.2f}", "<= 0.55")  # fmt: skip
+    for name, setting in (("tensor_parallel=2", "engine.tensor_parallel=2"),
+                          ("two replicas on one checkpoint", "engine.replicas=2")):  # fmt: skip
+        run = bench.run("one-checkpoint", f"model={bench.models[0]}", setting)
+        first, last = span(run.answers)
+        keys = {(r["answer_id"], r["turn"]) for r in run.answers}
+        bench.row(f"{name}: exit, turns, distinct, generation, command",
+                  f"{run.code}, {len(run.answers)}, {len(keys)}, {last - first:.1f} s,"
+                  f" {run.seconds:.1f} s", "0, 160, 160")  # fmt: skip
+
+
+PARTS: dict[str, Callable[[Bench], None]] = {
+    "models": models, "main": main_job, "sweep": sweep, "separate": separate, "equal": equal,
+    "equal_tied": equal_tied, "lora": lora, "mixed": mixed, "ways_out": ways_out, "oom": oom,
+    "start": start, "two": two,
+}  # fmt: skip
+NEEDS = {"models": 1 << 10, "two": 2}
+"""GPUs of the parts that need other than one; ``models`` takes all."""
