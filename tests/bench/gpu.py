@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=int, default=4, help="of a sweep")
     parser.add_argument("--cold", type=int, default=2, help="of these, also with own engines")
     parser.add_argument("--no-one", action="store_true", help="two: without the sweep on one GPU")
-    parser.add_argument("--variants", default="plain,plain,plan,plan,eager",
+    parser.add_argument("--variants", default="plain,plain,other,plan,full,eager",
                         help=f"of start, from {', '.join(VARIANTS)}")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="a setting for every run")  # fmt: skip

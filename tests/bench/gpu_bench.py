@@ -152,11 +152,6 @@ class Run:
         return {(r["model"], r["question_id"], r["turn"]): r["raw"] for r in self.answers}
 
     @property
-    def to_first_request(self) -> float:
-        """Seconds from the start of the command."""
-        return span(self.answers)[0] - self.began
-
-    @property
     def to_last_token(self) -> float:
         """Seconds from the start of the command."""
         return span(self.answers)[1] - self.began

@@ -2,7 +2,6 @@
 
     gpu_engines.py bare MODEL --max-tokens 1024 --limit 80   the main job's requests on an engine
     gpu_engines.py equal A B --max-tokens 128                answers after a swap and of fresh ones
-    gpu_engines.py start MODEL                               one start
 
 ``--set engine.NAME=VALUE`` as on the product's command line. The last line of the output that
 begins with ``RESULT`` holds what was found, as JSON.
@@ -12,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import re
 import time
@@ -47,23 +47,33 @@ async def talk(
     return done
 
 
-async def bare(args: argparse.Namespace, config: EngineConfig) -> dict[str, Any]:
-    """The requests of the main job on one engine, all at once."""
+async def bare(args: argparse.Namespace, config: EngineConfig) -> dict[str, float]:
+    """The requests of the main job on one engine, all at once; seconds of each step."""
     from mtbench_ray import assets
     from mtbench_ray.benchmarks import get_benchmark
+    from mtbench_ray.engines.vllm_args import set_environment
 
     text = assets.official_files()["questions"].read_text("utf-8")
     questions = get_benchmark("mt_bench").read(text, None, {"questions": "official"})[: args.limit]
     model, sampling = ModelConfig(path=args.models[0]), SamplingConfig(max_tokens=args.max_tokens)
-    began = time.time()
+    marks = [time.time()]
+    set_environment(config)
+    # What an engine imports in this process; its children import it again.
+    import vllm.engine.arg_utils
+    import vllm.v1.engine.async_llm  # noqa: F401
+
+    marks.append(time.time())
     engine = await VllmEngine.start(model, config)
-    started = time.time() - began
-    began = time.time()
+    marks.append(time.time())
     talks = await asyncio.gather(*(talk(engine, model, q, sampling) for q in questions))
-    took = time.time() - began
+    marks.append(time.time())
     await engine.stop()
-    tokens = sum(count for turns in talks for _, count in turns)
-    return {"start": started, "generation": took, "tokens": tokens}
+    marks.append(time.time())
+    names = ("imports", "start", "generation", "stop")
+    took = {
+        n: end - begin for n, (begin, end) in zip(names, itertools.pairwise(marks), strict=True)
+    }
+    return took | {"tokens": sum(count for turns in talks for _, count in turns)}
 
 
 @dataclass(frozen=True)
@@ -120,24 +130,6 @@ async def equal(args: argparse.Namespace, config: EngineConfig) -> list[dict[str
     ]
 
 
-async def start(args: argparse.Namespace, config: EngineConfig) -> dict[str, Any]:
-    """One start, its imports counted apart."""
-    from mtbench_ray.engines.vllm_args import set_environment
-
-    began = time.time()
-    set_environment(config)
-    # What an engine imports in this process; its children import it again.
-    import vllm.engine.arg_utils
-    import vllm.v1.engine.async_llm  # noqa: F401
-
-    imported = time.time()
-    engine = await VllmEngine.start(ModelConfig(path=args.models[0]), config)
-    started = time.time()
-    await engine.stop()
-    return {"import": imported - began, "start": started - imported, "from": imported,
-            "stop": time.time() - started}  # fmt: skip
-
-
 _TOOK = {
     "weights": r"Loading weights took ([\d.]+) s",
     "model with weights": r"Model loading took .*? and ([\d.]+) s",
@@ -149,7 +141,7 @@ _TOOK = {
 }
 _MOMENTS = {
     "core process up": r"Initializing a V1 LLM engine",
-    "loading begins": r"Starting to load model",
+    "loading begins": r"Starting to load model|Loading model from scratch",
     "loaded": r"Model loading took",
     "compiled": r"torch\.compile (?:took|takes)",
     "cache sized": r"Available KV cache memory|skipped memory profiling",
@@ -164,11 +156,11 @@ def breakdown(log: str, began: float) -> tuple[str, str]:
 
     Args:
         log: Output of vLLM with VLLM_LOGGING_LEVEL=INFO.
-        began: When the start began, in seconds since the epoch.
+        began: When the process began, in seconds since the epoch.
 
     Returns:
-        Seconds of the steps, and seconds from the beginning to the moments that mark them (vLLM
-        logs full seconds).
+        Seconds of the steps, and seconds from then to the moments that mark them (vLLM logs full
+        seconds).
     """
     took = {name: found[1] for name, words in _TOOK.items() if (found := re.search(words, log))}
     moments: dict[str, int] = {}
@@ -189,7 +181,7 @@ def main() -> None:
     """Run one of them and print what was found."""
     from omegaconf import OmegaConf
 
-    whats = {"bare": bare, "equal": equal, "start": start}
+    whats = {"bare": bare, "equal": equal}
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=whats)
     parser.add_argument("models", nargs="+")

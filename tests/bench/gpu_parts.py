@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,23 +45,22 @@ def models(bench: Bench) -> None:
 def main_job(bench: Bench) -> None:
     """A bare AsyncLLM, then the main job with the same requests."""
     model = str(bench.model(1))
-    bare = bench.engines("bare", "bare", model, "--max-tokens", str(bench.args.max_tokens),
-                         "--limit", str(bench.args.limit))  # fmt: skip
-    took, moments = breakdown(bare.log, bare.began)
-    bench.row("bare engine's start: steps", f"{took} s")
-    bench.row("bare engine's start: process start to", f"{moments} s")
+    bare = _bare(bench, "bare engine", model)
     run = bench.run("main", f"model={model}", judged=True)
     first, last = span(run.answers)
     judged = [event for event in run.timeline if event["event"] == "judgment"]
     turns = [event for event in run.timeline if event["event"] == "turn"]
     output = sum(row["output_tokens"] for row in run.answers)
-    starts = [e["seconds"] for e in run.engine_events if e["kind"] == "start"]
+    (up,) = [e for e in run.engine_events if e["kind"] == "start"]
     bench.row("main job: turns, judgments, exit", f"{len(turns)}, {len(judged)}, {run.code}",
               "160, 160, 0")  # fmt: skip
-    bench.row("engine start: bare, in the run", f"{bare.found['start']:.1f} s, {starts[0]:.1f} s")
-    bench.row("command -> first request", f"{run.to_first_request:.1f} s")
-    bench.row("output tokens: bare, in the run", f"{bare.found['tokens']}, {output}")
-    ours, alone = last - first, bare.found["generation"]
+    bench.row("engine start: bare, in the run",
+              f"{bare['start']:.1f} s, {up['seconds']:.1f} s")  # fmt: skip
+    begins = up["t"] - up["seconds"] - run.began
+    bench.row("command -> engine's start begins, first request",
+              f"{begins:.1f} s, {first - run.began:.1f} s")  # fmt: skip
+    bench.row("output tokens: bare, in the run", f"{bare['tokens']}, {output}")
+    ours, alone = last - first, bare["generation"]
     bench.row("generation: run / bare", f"{ours:.1f} / {alone:.1f} s = {ours / alone:.3f}",
               "<= 1.05")  # fmt: skip
     wait = min(e["started"] for e in judged) - min(e["generated"] for e in turns)
@@ -68,6 +68,20 @@ def main_job(bench: Bench) -> None:
     tail = max(e["judged"] for e in judged) - last
     bench.row("last token -> last judgment", f"{tail:.2f} s", f"<= {LATENCY + 1:g} s")
     bench.row("whole command", f"{run.seconds:.1f} s")
+
+
+def _bare(
+    bench: Bench, name: str, model: str, *arguments: str, env: dict[str, str] | None = None
+) -> dict[str, float]:
+    """An engine by itself with the main job's requests, and where its start went."""
+    run = bench.engines("bare", "bare", model, "--max-tokens", str(bench.args.max_tokens),
+                        "--limit", str(bench.args.limit), *arguments, env=env)  # fmt: skip
+    took, moments = breakdown(run.log, run.began)
+    steps = ("imports", "start", "generation", "stop")
+    bench.row(f"{name}: {', '.join(steps)}", f"{', '.join(f'{run.found[s]:.1f}' for s in steps)} s")
+    bench.row(f"{name}: steps of the start", f"{took} s")
+    bench.row(f"{name}: process start ->", f"{moments} s")
+    return run.found
 
 
 def _sweep(bench: Bench, name: str, models: list[str], *settings: str) -> Run:
@@ -261,30 +275,43 @@ def _words(run: Run) -> str:
     return (errors[0] if errors else "none")[:200]
 
 
-VARIANTS: dict[str, tuple[dict[str, str], list[str]]] = {
-    "plain": ({}, []),
-    "plan": ({"VLLM_ENABLE_STARTUP_PLAN": "1"}, []),
-    "eager": ({}, ["--set", "engine.enforce_eager=true"]),
+@dataclass(frozen=True)
+class Variant:
+    """One kind of engine start.
+
+    Attributes:
+        seed: Which of the models of this shape.
+    """
+
+    env: dict[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    seed: int = 1
+
+
+VARIANTS = {
+    "plain": Variant(),
+    "other": Variant(seed=2),
+    "plan": Variant(env={"VLLM_ENABLE_STARTUP_PLAN": "1"}),
+    "mega": Variant(env={"VLLM_USE_MEGA_AOT_ARTIFACT": "1"}),
+    "full": Variant(
+        arguments=("--set", "engine.args.compilation_config.cudagraph_mode=FULL_DECODE_ONLY")
+    ),
+    "eager": Variant(arguments=("--set", "engine.enforce_eager=true")),
 }
-"""Environment and arguments of each kind of start."""
 
 
 def start(bench: Bench) -> None:
-    """Where an engine's start goes: each in a process of its own, with one compile cache for all.
+    """Where an engine's start goes, and whether generation is as fast without some of it.
 
-    A variant may be named several times; the first start of all fills the cache.
+    Each in a process of its own, with one compile cache for all: the first one fills it. A variant
+    may be named several times.
     """
     cache = {"VLLM_CACHE_ROOT": str(bench.workspace("cache"))}
     for number, name in enumerate(bench.args.variants.split(","), 1):
-        env, arguments = VARIANTS[name]
-        run = bench.engines("start", "start", str(bench.model(1)), *arguments, env=cache | env)
-        took, moments = breakdown(run.log, run.found["from"])
-        bench.row(
-            f"start {number}, {name}: imports, start, stop",
-            f"{run.found['import']:.1f} s, {run.found['start']:.1f} s, {run.found['stop']:.1f} s",
-        )
-        bench.row(f"start {number}, {name}: steps", f"{took} s")
-        bench.row(f"start {number}, {name}: imported ->", f"{moments} s")
+        variant = VARIANTS[name]
+        model = str(bench.model(variant.seed))
+        _bare(bench, f"start {number}, {name}", model, *variant.arguments,
+              env=cache | variant.env)  # fmt: skip
 
 
 def two(bench: Bench) -> None:
