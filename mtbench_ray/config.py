@@ -237,6 +237,10 @@ class EngineConfig(EndpointConfig):
     hot_swap: str = "auto"
     """Swap weights in place between checkpoints of one architecture: ``auto``, ``off``, or
     ``verify`` (also compare with a fresh engine)."""
+    next_weights: str = "auto"
+    """Where the next checkpoint's weights wait for their swap: ``device`` (memory of the card that
+    the engine leaves free; one card per engine), ``host`` (pinned memory), ``files`` (page cache),
+    or ``auto``: the first of these that there is room for."""
     start_timeout_s: float = 1200.0
     """Seconds until an engine must be up."""
     stall_s: float = 300.0

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,9 +64,11 @@ def settle(config: RunConfig) -> RunConfig:
         "parity": ("safe", "fastchat"),
         "limit_by": ("order", "category"),
         "mode": ("single", "pairwise-baseline", "pairwise-all"),
+        "engine.hot_swap": ("auto", "off", "verify"),
+        "engine.next_weights": ("auto", "device", "host", "files"),
     }
     for key, allowed in choices.items():
-        value = getattr(config, key)
+        value = operator.attrgetter(key)(config)
         if value not in allowed:
             near = difflib.get_close_matches(value, allowed, n=1, cutoff=0.0)
             raise UserError(f"{key}={value} is not known", f"did you mean {key}={near[0]}?")

@@ -40,6 +40,9 @@ class Scripted:
             raise reply
         return reply
 
+    async def prepare(self, model: ModelConfig) -> None:
+        """See :class:`~mtbench_ray.engines.base.Engine`."""
+
     async def adopt(self, model: ModelConfig) -> Engine | None:
         return None
 

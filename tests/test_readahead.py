@@ -70,15 +70,31 @@ def test_a_model_that_is_not_there_is_no_matter(tmp_path: Path) -> None:
     ReadAhead(ModelConfig(path=str(tmp_path / "none"))).wait()
 
 
-def test_worker_reads_the_next_checkpoint_of_a_real_engine(weights: Path) -> None:
+def test_worker_has_the_engine_prepare_for_the_next_checkpoint() -> None:
+    asked: list[tuple[str, str]] = []
+
+    class Prepared(FakeEngine):
+        async def prepare(self, model: ModelConfig) -> None:
+            asked.append((model.path, self._config.next_weights))
 
     async def start(model: ModelConfig, config: EngineConfig) -> Engine:
+        return Prepared(model, config)
+
+    first = replace(make_shard([1]), next_model=ModelConfig(path="second"))
+    worker = ShardWorker(start=start)
+    list(worker.run(first))
+    worker.close()
+    assert asked == [("second", "auto")]
+
+
+def test_no_memory_is_kept_where_nothing_comes_next() -> None:
+    started: list[str] = []
+
+    async def start(model: ModelConfig, config: EngineConfig) -> Engine:
+        started.append(config.next_weights)
         return FakeEngine(model, config)
 
-    shard = replace(make_shard([1], kind="vllm"), next_model=ModelConfig(path=str(weights.parent)))
     worker = ShardWorker(start=start)
-    list(worker.run(shard))
-    assert worker._ahead is not None
-    worker._ahead.wait()
+    list(worker.run(make_shard([1])))
     worker.close()
-    assert cached(weights) == 1
+    assert started == ["files"]

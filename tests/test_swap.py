@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,7 @@ SETTINGS: dict[str, Any] = {
     "max_model_len": 192,
     "cpu_kv_cache_gb": 1.0,
     "max_num_seqs": 4,
+    "next_weights": "host",
 }
 
 
@@ -196,17 +198,19 @@ def worker() -> Iterator[ShardWorker]:
     worker.close()
 
 
-def ask(worker: ShardWorker, folder: Path, **settings: Any) -> tuple[EngineEvent, str, list[str]]:
+def ask(
+    worker: ShardWorker, folder: Path, following: Path | None = None, **settings: Any
+) -> tuple[EngineEvent, str, list[str]]:
     """The one event of a small shard, where its answers came from, and their texts."""
-    outputs = run_shard(
-        make_shard(
-            [1, 2],
-            model=ModelConfig(path=str(folder)),
-            sampling=SamplingConfig(temperature=0.0, max_tokens=12),
-            **(SETTINGS | settings),
-        ),
-        worker,
+    shard = make_shard(
+        [1, 2],
+        model=ModelConfig(path=str(folder)),
+        sampling=SamplingConfig(temperature=0.0, max_tokens=12),
+        **(SETTINGS | settings),
     )
+    if following is not None:
+        shard = replace(shard, next_model=ModelConfig(path=str(following)))
+    outputs = run_shard(shard, worker)
     rows = rows_of(outputs)
     assert {row.status for row in rows.values()} <= {"ok", "truncated"}, rows
     (origin,) = {row.engine_origin for row in rows.values()}
@@ -217,7 +221,8 @@ def ask(worker: ShardWorker, folder: Path, **settings: Any) -> tuple[EngineEvent
 
 @pytest.fixture(scope="module")
 def there_and_back(worker: ShardWorker, base: Path, other: Path) -> list[Any]:
-    return [ask(worker, base), ask(worker, other), ask(worker, base)]
+    """The first swap is made ready while the base answers, the second is not."""
+    return [ask(worker, base, other), ask(worker, other), ask(worker, base)]
 
 
 @pytest.mark.engine
@@ -231,6 +236,8 @@ def test_swap_there_and_back(there_and_back: list[Any]) -> None:
     assert "273 tensors compared, 273 changed" in second.detail
     assert "nats from a reference" in second.detail
     assert "reference" not in third.detail
+    assert "from host memory" in second.detail
+    assert "from files" in third.detail
     assert third.seconds < first.seconds / 4
 
 

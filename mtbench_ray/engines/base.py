@@ -117,6 +117,14 @@ class Engine(Protocol):
         """
         ...
 
+    async def prepare(self, model: ModelConfig) -> None:
+        """Make all ready for a swap to a model that comes later, while requests run.
+
+        Called before the first request: what can only be done then is done when this returns.
+        Never raises.
+        """
+        ...
+
     async def swap(self, model: ModelConfig) -> Swap:
         """Load another model's weights in place of these. No request may run on the engine.
 
@@ -167,7 +175,7 @@ class Shard:
     """What an engine actor takes at once: some conversations of one checkpoint.
 
     Attributes:
-        next_model: The checkpoint that this replica is likely to get next, to read ahead.
+        next_model: The checkpoint that this replica is likely to get next, to be made ready.
     """
 
     model: ModelConfig

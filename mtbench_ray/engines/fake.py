@@ -85,6 +85,9 @@ class FakeEngine:
         """See :class:`~mtbench_ray.engines.base.Engine`."""
         return await self._watch.guard(self._generate(messages, sampling, request_id))
 
+    async def prepare(self, model: ModelConfig) -> None:
+        """See :class:`~mtbench_ray.engines.base.Engine`."""
+
     async def adopt(self, model: ModelConfig) -> Engine | None:
         """Serves another prompt set-up of the same model; nothing else."""
         if model == self._model:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mtbench_ray.engines.checkpoint import weight_files
+from mtbench_ray.engines.spare import map_buffer, tensors
 
 SAMPLED_ROWS = 64
 SAMPLED_COLUMNS = 64
@@ -64,6 +65,31 @@ class LiveWeights:
         state = worker.__dict__.setdefault("_mtbench_before", _Before())
         with torch.inference_mode():
             return vars(_compare(model, worker.model_config, Path(folder), state))
+
+    def mtbench_map(self, place: str, handle: bytes) -> None:
+        """Map the buffer of :class:`~mtbench_ray.engines.spare.Spare`, unless it is mapped.
+
+        Raises:
+            Exception: It cannot be mapped here. The weights are untouched.
+        """
+        worker = self.__dict__
+        if worker.get("_mtbench_mapped") != handle:
+            worker["_mtbench_buffer"] = map_buffer(place, handle)
+            worker["_mtbench_mapped"] = handle
+
+    def mtbench_load(self, table: list[list[Any]]) -> None:
+        """Copy the weights that lie in the mapped buffer into the model, in place.
+
+        Args:
+            table: Rows of :data:`~mtbench_ray.engines.spare.Entry`.
+        """
+        import torch
+
+        worker = cast(Any, self)
+        worker.reload_weights(weights_iterator=tensors(worker._mtbench_buffer, table))
+        if torch.cuda.is_available():
+            # The buffer may be filled anew once this returns.
+            torch.cuda.synchronize()
 
 
 @dataclass

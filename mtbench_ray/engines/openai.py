@@ -75,6 +75,9 @@ class EndpointEngine:
         # Still too short: no answer, as if nothing had been written.
         return replace(generation, text="")
 
+    async def prepare(self, model: ModelConfig) -> None:
+        """See :class:`~mtbench_ray.engines.base.Engine`."""
+
     async def adopt(self, model: ModelConfig) -> Engine | None:
         """Another model of the same endpoint, under the same limits."""
         if model == self._model:

@@ -15,6 +15,7 @@ Three witnesses, none of which believes that a reload "worked" because nobody co
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.engines.checkpoint import weight_files
+from mtbench_ray.engines.memory import free_memory
+from mtbench_ray.engines.spare import Spare, SpareError, token_logprobs
 
 WORKER_EXTENSION = "mtbench_ray.engines.live.LiveWeights"
 _PROMPT, _ANSWER = 32, 8
@@ -127,38 +130,49 @@ def check_canary(new: Canary, old: Canary, changed: int) -> None:
         raise NoProof(f"{changed} tensors differ on disk, but the engine answers as before")
 
 
-async def check_reference(new: Canary, folder: Path, old: Canary, old_folder: Path) -> float:
-    """Both canaries against transformers; a second or two for a small model.
+async def distance(canary: Canary, folder: Path, spare: Spare | None = None) -> float:
+    """How far an engine is from transformers: a second or two for a small model on the host.
+
+    Args:
+        folder: Holds the weights that gave the canary.
+        spare: Holds them too: the forward pass runs there, in milliseconds on a card.
 
     Returns:
-        Mean distance of the new one in nats.
+        Mean absolute difference of log-probabilities in nats.
 
     Raises:
-        NoProof: The new one is further off than the old one's distance allows, or the reference
-            cannot be had.
+        NoProof: The reference cannot be had.
     """
     try:
-        expected = await asyncio.to_thread(_distance, old, old_folder)
-        distance = await asyncio.to_thread(_distance, new, folder)
+        reference: list[float] | None = None
+        if spare is not None:
+            with contextlib.suppress(SpareError):
+                reference = await spare.logprobs(canary.ids)
+        if reference is None:
+            reference = await asyncio.to_thread(reference_logprobs, folder, canary.ids)
     except Exception as error:
         # transformers raises many types for models that it does not know.
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise NoProof(f"no reference forward pass: {reason}", lasting=True) from error
-    # Written so that a distance that is no number fails too.
-    if not expected <= _WORST_REFERENCE:
-        reason = f"the reference is {expected:.2g} nats off before any swap"
-        raise NoProof(reason, lasting=True)
-    if not distance <= _SLACK * expected + _LEAST:
-        reason = f"log-probabilities are {distance:.2g} nats off, {expected:.2g} before the swap"
-        raise NoProof(reason, lasting=True)
-    return distance
-
-
-def _distance(canary: Canary, folder: Path) -> float:
-    """Mean absolute difference between a canary and a forward pass over its tokens, in nats."""
-    reference = reference_logprobs(folder, canary.ids)
     differences = [abs(a - b) for a, b in zip(canary.logprobs, reference, strict=True)]
     return sum(differences) / len(differences)
+
+
+def check_distance(new: float, old: float) -> None:
+    """The engine is as near to the reference after a swap as it was when it had been started.
+
+    Args:
+        new, old: Distances in nats.
+
+    Raises:
+        NoProof: It is not, or was too far off to tell.
+    """
+    # Written so that a distance that is no number fails too.
+    if not old <= _WORST_REFERENCE:
+        raise NoProof(f"the reference is {old:.2g} nats off before any swap", lasting=True)
+    if not new <= _SLACK * old + _LEAST:
+        reason = f"log-probabilities are {new:.2g} nats off, {old:.2g} before the swap"
+        raise NoProof(reason, lasting=True)
 
 
 def reference_logprobs(folder: Path, ids: Sequence[int]) -> list[float]:
@@ -167,13 +181,12 @@ def reference_logprobs(folder: Path, ids: Sequence[int]) -> list[float]:
     Raises:
         MemoryError: The weights do not fit beside what runs here.
     """
-    import psutil
     import torch
     from transformers import AutoModelForCausalLM
 
     size = sum(file.stat().st_size for file in weight_files(folder))
     full = size <= _FULL_PRECISION_BELOW
-    if psutil.virtual_memory().available < size * (3 if full else 1.2):
+    if free_memory() < size * (3 if full else 1.2):
         raise MemoryError(f"{size / 2**30:.0f} GB of weights do not fit into free host memory")
     threads = torch.get_num_threads()
     # Ray gives an actor a single thread.
@@ -185,10 +198,6 @@ def reference_logprobs(folder: Path, ids: Sequence[int]) -> list[float]:
             local_files_only=True,
             attn_implementation="eager",
         )
-        with torch.inference_mode():
-            logits = model(torch.tensor([list(ids)])).logits[0].float()
-        table = torch.log_softmax(logits[:-1], dim=-1)
-        picked = table.gather(1, torch.tensor(list(ids[1:])).unsqueeze(1))
+        return token_logprobs(model, ids)
     finally:
         torch.set_num_threads(threads)
-    return [float(value) for value in picked[:, 0]]

@@ -7,10 +7,9 @@ import os
 import threading
 from pathlib import Path
 
-import psutil
-
 from mtbench_ray.config import ModelConfig
 from mtbench_ray.engines.checkpoint import adapter_folder, locate, weight_files
+from mtbench_ray.engines.memory import free_memory
 from mtbench_ray.errors import UserError
 
 _CHUNK = 4 << 20
@@ -23,13 +22,21 @@ class ReadAhead:
 
     A hint and no more: what cannot be found or read is left to the engine to complain about. The
     kernel does the work; the thread holds no lock of the interpreter while it does.
+
+    Args:
+        idle: Wait for :meth:`begin`.
     """
 
-    def __init__(self, model: ModelConfig) -> None:
+    def __init__(self, model: ModelConfig, *, idle: bool = False) -> None:
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._run, args=(model,), name="read-ahead", daemon=True
         )
+        if not idle:
+            self.begin()
+
+    def begin(self) -> None:
+        """Start to read."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -48,7 +55,7 @@ class ReadAhead:
             folders = [locate(model).folder, adapter_folder(model)]
             files = [file for folder in folders if folder for file in weight_files(folder)]
             size = sum(file.stat().st_size for file in files)
-            if size <= _SHARE * psutil.virtual_memory().available:
+            if size <= _SHARE * free_memory():
                 for file in files:
                     self._read(file)
 

@@ -12,7 +12,9 @@ by version.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,9 +31,11 @@ from mtbench_ray.engines.proof import (
     NoProof,
     canary,
     check_canary,
-    check_reference,
+    check_distance,
     compare,
+    distance,
 )
+from mtbench_ray.engines.spare import Held, Spare
 from mtbench_ray.schema import canonical, text_hash
 
 _NAMES = ("_name_or_path", "_model_name_or_path", "name_or_path", "transformers_version")
@@ -72,6 +76,7 @@ class Loaded:
         hash: Of the folder as it was when it was loaded: what lies there may be replaced.
         tokenizer: Hash of what makes ids of text and text of ids.
         canary: Taken when the first swap needs it.
+        distance: Of the canary from a reference forward pass, in nats, where that was made ahead.
     """
 
     folder: Path
@@ -79,6 +84,7 @@ class Loaded:
     tokenizer: str
     layout: Layout
     canary: Canary | None = None
+    distance: float | None = None
 
 
 def load_layout(folder: Path) -> Layout:
@@ -165,34 +171,58 @@ class Swapped:
     words: str
 
 
-async def swap(llm: Any, old: Loaded, new: Loaded) -> Swapped:
+async def witness(llm: Any, loaded: Loaded) -> Loaded:
+    """Weights that an engine start has loaded, compared, with their canary: the check itself is
+    checked, and what comes after is measured by it.
+
+    Raises:
+        NoProof: They cannot be compared, or their files are gone.
+    """
+    if await asyncio.to_thread(folder_hash, loaded.folder) != loaded.hash:
+        raise NoProof("the files that it was started with are no longer there")
+    await compare(llm, loaded.folder, frozenset(loaded.layout.tensors))
+    return replace(loaded, canary=await canary(llm))
+
+
+def proven(layout: Layout) -> bool:
+    """Whether a swap of this architecture was once compared with a reference in this process."""
+    return layout.key in _proven
+
+
+async def swap(
+    llm: Any, old: Loaded, new: Loaded, spare: Spare | None = None, held: Held | None = None
+) -> Swapped:
     """Load ``new`` into a running engine and prove it. No request may run.
+
+    Args:
+        spare, held: Where the weights of ``new`` lie ready; without, they are read from its files.
 
     Raises:
         NoProof: The engine does not hold the new weights for certain, or a step failed: it must not
             answer any more.
     """
-    names = frozenset(new.layout.tensors)
-    key = new.layout.key
     try:
-        before = old.canary
-        if before is None:
-            if await asyncio.to_thread(folder_hash, old.folder) != old.hash:
-                raise NoProof("the files that it was started with are no longer there")
-            # The check itself is checked: on weights that an engine start has loaded.
-            await compare(llm, old.folder, names)
-            before = await canary(llm)
-        await _load(llm, new.folder)
-        changed = await compare(llm, new.folder, names)
-        after = await canary(llm)
-        check_canary(after, before, changed)
-        words = f"{len(names)} tensors compared, {changed} changed"
-        if key not in _proven:
-            distance = await check_reference(after, new.folder, before, old.folder)
-            _proven.add(key)
-            words += f"; {distance:.2g} nats from a reference forward pass"
+        if old.canary is None:
+            old = await witness(llm, old)
+        assert old.canary is not None
+        began = time.monotonic()
+        place = await _load(llm, new.folder, held)
+        there = time.monotonic()
         # What was loaded is what lay there before: nobody wrote to the folder meanwhile.
-        if await asyncio.to_thread(folder_hash, new.folder) != new.hash:
+        still = asyncio.create_task(asyncio.to_thread(folder_hash, new.folder))
+        changed = await compare(llm, new.folder, frozenset(new.layout.tensors))
+        after = await canary(llm)
+        check_canary(after, old.canary, changed)
+        words = f"{len(new.layout.tensors)} tensors compared, {changed} changed"
+        if not proven(new.layout):
+            before = old.distance
+            if before is None:
+                before = await distance(old.canary, old.folder)
+            far = await distance(after, new.folder, spare if held else None)
+            check_distance(far, before)
+            _proven.add(new.layout.key)
+            words += f"; {far:.2g} nats from a reference forward pass"
+        if await still != new.hash:
             raise NoProof("the files changed while they were loaded")
     except NoProof as error:
         if error.lasting:
@@ -201,17 +231,29 @@ async def swap(llm: Any, old: Loaded, new: Loaded) -> Swapped:
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise NoProof(f"the swap failed: {reason}") from error
+    words += f"; from {place} in {there - began:.2f} s, proof {time.monotonic() - there:.2f} s"
     return Swapped(replace(new, canary=after), words)
 
 
-async def _load(llm: Any, folder: Path) -> None:
+async def _load(llm: Any, folder: Path, held: Held | None = None) -> str:
     """Weights of a folder into the engine, and nothing of the old ones left in its cache.
 
-    Weights that lie in spare device memory would come in here, by ``weights_iterator``.
+    Returns:
+        Where they came from.
     """
-    await llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+    place = "files"
+    if held is not None:
+        # Mapping is apart: an engine that cannot map the memory still has its old weights whole.
+        with contextlib.suppress(Exception):
+            await llm.collective_rpc("mtbench_map", args=(held.place, held.handle))
+            place = f"{held.place} memory"
+    if held is not None and place != "files":
+        await llm.collective_rpc("mtbench_load", args=([list(entry) for entry in held.table],))
+    else:
+        await llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
     if not await llm.reset_prefix_cache():
         raise NoProof("the prefix cache could not be dropped")
+    return place
 
 
 async def greedy(llm: Any) -> tuple[tuple[int, ...], ...]:

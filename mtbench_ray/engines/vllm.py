@@ -11,21 +11,24 @@ import contextlib
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
+from mtbench_ray.engines.ahead import Ahead, chat_template, look_ahead, spare_place
 from mtbench_ray.engines.base import Engine, Generation, Swap, TurnSampling, overflow
 from mtbench_ray.engines.checkpoint import Source, adapter_folder, folder_hash, locate
 from mtbench_ray.engines.processes import Children, Output
 from mtbench_ray.engines.proof import NoProof
-from mtbench_ray.engines.swap import Loaded, condemn, eligible, greedy, load_folder, swap
-from mtbench_ray.engines.template import ChatTemplate, load_template
+from mtbench_ray.engines.spare import Spare
+from mtbench_ray.engines.swap import Loaded, Swapped, condemn, greedy, load_folder, swap, witness
+from mtbench_ray.engines.template import ChatTemplate
 from mtbench_ray.engines.vllm_args import (
     adapter_rank,
     engine_arguments,
     gpu_memory_gb,
     on_gpu,
+    reserved_gb,
     set_environment,
 )
 from mtbench_ray.engines.watch import Watch
@@ -53,7 +56,10 @@ class _Core:
     watch: Watch
     window: int
     largest_rank: int
+    place: str
     origin: str = "cold"
+    ahead: Ahead | None = None
+    spare: Spare | None = None
     adapters: dict[str, int] = field(default_factory=dict)
     requests: Iterator[int] = field(default_factory=itertools.count)
 
@@ -68,6 +74,12 @@ class _Core:
         return LoRARequest(
             lora_name=f"adapter-{number}", lora_int_id=number, lora_path=str(folder.resolve())
         )
+
+    def drop_ahead(self) -> None:
+        """Stop what is being done for the next checkpoint, and forget it."""
+        if self.ahead is not None:
+            self.ahead.drop()
+            self.ahead = None
 
     def fault(self, error: BaseException) -> EngineFault:
         """The engine's own words for its death, as far as they can be had."""
@@ -103,9 +115,9 @@ class VllmEngine:
             EngineFault: The engine did not start; no process of it is left.
         """
         source = await asyncio.to_thread(locate, model)
-        template = await _template(model, source, config)
+        template = await chat_template(model, source, config)
         # The first import of vllm takes seconds.
-        arguments = await asyncio.to_thread(_prepare, model, config, source, template.window)
+        arguments, place = await asyncio.to_thread(_prepare, model, config, source, template.window)
         children, output = Children(), Output()
         began = time.monotonic()
         starting = asyncio.ensure_future(asyncio.to_thread(_build, arguments))
@@ -132,6 +144,7 @@ class VllmEngine:
             watch=Watch(config.stall_s),
             window=int(llm.model_config.max_model_len),
             largest_rank=int(arguments.get("max_lora_rank", 0)),
+            place=place,
         )
         return cls(core, model, template)
 
@@ -182,26 +195,51 @@ class VllmEngine:
             return None
         if model == self._model:
             return self
-        return VllmEngine(core, model, await _template(model, source, core.config))
+        return VllmEngine(core, model, await chat_template(model, source, core.config))
+
+    async def prepare(self, model: ModelConfig) -> None:
+        """See :class:`~mtbench_ray.engines.base.Engine`."""
+        core = self._core
+        core.drop_ahead()
+        try:
+            ahead = core.ahead = await look_ahead(
+                model, core.loaded, core.config, adapters=bool(core.largest_rank)
+            )
+        except UserError:
+            return  # told when its turn comes
+        if ahead.reason or ahead.new.hash == core.loaded.hash:
+            ahead.read(None, core.loaded)
+            return
+        if core.loaded.canary is None:
+            # Swaps are measured by what the engine does now, while nothing else runs on it. Where
+            # this fails the swap tries again, and says what is wrong.
+            with contextlib.suppress(Exception):
+                core.loaded = await asyncio.wait_for(
+                    witness(core.llm, core.loaded), core.config.start_timeout_s
+                )
+        if core.spare is None and core.place != "files":
+            core.spare = Spare(core.place)
+        ahead.read(core.spare, core.loaded)
 
     async def swap(self, model: ModelConfig) -> Swap:
         """See :class:`~mtbench_ray.engines.base.Engine`."""
         core = self._core
-        source = await asyncio.to_thread(locate, model)
-        new = await asyncio.to_thread(load_folder, source.folder)
-        reason = eligible(core.loaded.layout, new.layout, core.config)
-        if core.largest_rank or model.adapter:
-            reason = "adapters"
-        template = await _template(model, source, core.config)
+        # Taken: at the next swap to the same place other files may lie there.
+        ahead, core.ahead = core.ahead, None
+        if ahead is None or ahead.model != model:
+            if ahead is not None:
+                ahead.drop()
+            ahead = await look_ahead(
+                model, core.loaded, core.config, adapters=bool(core.largest_rank)
+            )
+        new, reason, template = ahead.new, ahead.reason, await ahead.template
         if template.thinking.stop and core.loaded.tokenizer != new.tokenizer:
             # The engine looks for stop strings in what the tokenizer of its start makes of ids.
             reason = reason or "stop strings and another tokenizer"
         if reason:
             return Swap(None, f"no swap: {reason}")
         try:
-            done = await asyncio.wait_for(
-                swap(core.llm, core.loaded, new), core.config.start_timeout_s
-            )
+            done = await asyncio.wait_for(self._load(ahead), core.config.start_timeout_s)
         except BaseException as error:
             core.watch.fault(EngineFault("a swap of weights was not completed"))
             if isinstance(error, NoProof):
@@ -213,6 +251,13 @@ class VllmEngine:
         if core.config.hot_swap == "verify":
             return await self._verify(done.words, done.loaded)
         return Swap(VllmEngine(core, model, template), done.words)
+
+    async def _load(self, ahead: Ahead) -> Swapped:
+        core = self._core
+        ready = await ahead.ready()
+        if ready.distance is not None:
+            core.loaded = replace(core.loaded, distance=ready.distance)
+        return await swap(core.llm, core.loaded, ahead.new, core.spare, ready.held)
 
     async def _verify(self, words: str, loaded: Loaded) -> Swap:
         """Leave it to a fresh engine to answer, and to say whether this one would have done so."""
@@ -232,6 +277,9 @@ class VllmEngine:
         core = self._core
         core.watch.fault(EngineFault("engine was stopped"))
         core.watch.close()
+        core.drop_ahead()
+        if core.spare is not None:
+            await asyncio.to_thread(core.spare.close)
         core.children.look()
         # A hung engine never answers; whatever shutdown does or says, its processes end below.
         with contextlib.suppress(Exception):
@@ -278,17 +326,14 @@ class VllmEngine:
         return ids, finish
 
 
-async def _template(model: ModelConfig, source: Source, config: EngineConfig) -> ChatTemplate:
-    return await asyncio.to_thread(
-        load_template, model, trust_remote_code=config.trust_remote_code, source=source
-    )
-
-
 def _prepare(
     model: ModelConfig, config: EngineConfig, source: Source, window: int | None
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], str]:
+    """Engine arguments, and where the next checkpoint is to wait."""
     set_environment(config)
-    return engine_arguments(model, config, source, window)
+    arguments = engine_arguments(model, config, source, window)
+    reserved = reserved_gb(config, source)
+    return arguments, spare_place(config, source.folder, reserved, gpu=on_gpu())
 
 
 def _build(arguments: dict[str, Any]) -> Any:

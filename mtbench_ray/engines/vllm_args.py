@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
+from mtbench_ray.engines.ahead import reserve_gb
 from mtbench_ray.engines.checkpoint import Source, adapter_folder, read_json
 from mtbench_ray.engines.proof import WORKER_EXTENSION
 from mtbench_ray.errors import UserError, unknown_name
@@ -96,7 +97,8 @@ def engine_arguments(
         # In a Ray actor vLLM may choose Ray by itself and wait for GPUs that the actor holds.
         arguments["distributed_executor_backend"] = "mp"
     if gpu:
-        arguments["gpu_memory_utilization"] = _utilisation(config)
+        share, reserved = _utilisation(config), reserved_gb(config, source)
+        arguments["gpu_memory_utilization"] = round(share - reserved / _card_gb(), 4)
         # Steps beyond the largest captured size take twice as long.
         arguments["max_cudagraph_capture_size"] = -(-config.max_num_seqs // 8) * 8
     else:
@@ -146,15 +148,26 @@ def _utilisation(config: EngineConfig) -> float:
     """Share of the card: as set, or what the memory limit is of the card that is here."""
     if config.memory_limit_gb is None:
         return config.gpu_memory_utilization
-    from vllm.platforms import current_platform
-
-    have = float(current_platform.get_device_total_memory()) / 2**30
+    have = _card_gb()
     if config.memory_limit_gb > have:
         raise UserError(
             f"engine.memory_limit_gb={config.memory_limit_gb:g} is more than the card's {have:.1f}",
             "lower it, or use engine.gpu_memory_utilization",
         )
     return round(config.memory_limit_gb / have, 4)
+
+
+def reserved_gb(config: EngineConfig, source: Source) -> float:
+    """Of the engine's share of its card, the part left to the checkpoint that comes next."""
+    if not on_gpu():
+        return 0.0
+    return reserve_gb(config, source.folder, _utilisation(config) * _card_gb())
+
+
+def _card_gb() -> float:
+    from vllm.platforms import current_platform
+
+    return float(current_platform.get_device_total_memory()) / 2**30
 
 
 def gpu_memory_gb(cards: int) -> float | None:

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field, replace
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.base import Engine, Output, Shard, ShardUnit, Swap
 from mtbench_ray.engines.conversation import converse, failed_turn
-from mtbench_ray.engines.readahead import ReadAhead
 from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.schema import ANSWERED, EngineEvent, Turn
 
@@ -108,7 +107,6 @@ class ShardWorker:
         self._start = start
         self._engine: Engine | None = None
         self._shard: Shard | None = None
-        self._ahead: ReadAhead | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name=f"engine-{replica}", daemon=True
@@ -148,7 +146,6 @@ class ShardWorker:
         if self._loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(self._stop_engine(), self._loop).result()
-        self._read_ahead(None)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -230,24 +227,19 @@ class ShardWorker:
                     detail = await swap.check(engine)
             send(self._event(kind, shard, began, detail, engine.gpu_memory_gb))
         self._engine, self._shard = engine, shard
-        self._read_ahead(shard)
+        if shard.next_model is not None:
+            await engine.prepare(shard.next_model)
         return engine
-
-    def _read_ahead(self, shard: Shard | None) -> None:
-        """While this shard is answered, read what will be loaded after it."""
-        if self._ahead is not None:
-            self._ahead.stop()
-            self._ahead = None
-        if shard is not None and shard.next_model is not None and shard.engine.kind == "vllm":
-            self._ahead = ReadAhead(shard.next_model)
 
     async def _fresh(self, shard: Shard, send: Callable[[Output], None], why: str) -> Engine:
         """Start an engine; once more where the first start failed by a fault that may pass."""
-        tries = 2
+        tries, config = 2, shard.engine
+        if shard.next_model is None:
+            config = replace(config, next_weights="files")  # no memory is kept for what never comes
         while True:
             began = time.monotonic()
             try:
-                return await self._start(shard.model, shard.engine)
+                return await self._start(shard.model, config)
             except UserError:
                 raise
             except Exception as error:

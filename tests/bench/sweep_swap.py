@@ -1,12 +1,14 @@
 """What a sweep spends outside generation, on the real engine, beside a run for each checkpoint.
 
-    python tests/bench/sweep_swap.py                 6 variants of the demo model, about 8 minutes
+    python tests/bench/sweep_swap.py                 6 variants of the demo model, about 10 minutes
     python tests/bench/sweep_swap.py --variants 3
 
 The variants are copies of the demo model with every weight changed a little; 8 questions of our
 own, no judge, temperature 0. Printed: seconds outside generation of the sweep and of the separate
 runs (process, Ray, engine start, swap, proof), their ratio, and whether the answers are the same,
-byte for byte. Generation counts from a checkpoint's first request to its last token.
+byte for byte. Generation counts from a checkpoint's first request to its last token. One
+conversation at a time: in bf16 the answers depend a little on what else is in the batch, in any
+engine, so that two runs of one checkpoint need not agree.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def run(models: list[Path], questions: Path, workspace: Path, tokens: int) -> Me
         sys.executable, "-m", "mtbench_ray", *(["-m"] if several else []),
         f"model={','.join(map(str, models))}", "judge=none", f"question_path={questions}",
         f"workspace={workspace}", "sampling.temperature=0", f"sampling.max_tokens={tokens}",
-        "engine.max_model_len=1024", "engine.cpu_kv_cache_gb=1", "engine.max_num_seqs=16",
+        "engine.max_model_len=1024", "engine.cpu_kv_cache_gb=1", "engine.max_num_seqs=1",
     ]  # fmt: skip
     began = time.monotonic()
     done = subprocess.run(

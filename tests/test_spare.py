@@ -1,0 +1,192 @@
+"""The next checkpoint's weights in the memory of a process beside the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mtbench_ray.config import EngineConfig
+from mtbench_ray.engines import ahead
+from mtbench_ray.engines.ahead import reserve_gb, spare_place
+from mtbench_ray.engines.memory import free_memory
+from mtbench_ray.engines.spare import Spare, SpareError, map_buffer, tensors
+
+torch = pytest.importorskip("torch")
+
+
+def write_llama(folder: Path, seed: int, *, shards: bool = False, tied: bool = False) -> Path:
+    """A tiny model with random weights."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=12,
+        num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=tied,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder, max_shard_size="40KB" if shards else "5GB")
+    return folder
+
+
+def contents(folder: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return {k: v for f in folder.glob("*.safetensors") for k, v in load_file(f).items()}
+
+
+@pytest.fixture
+def spare() -> Iterator[Spare]:
+    spare = Spare("host")
+    yield spare
+    spare.close()
+
+
+def test_weights_arrive_whole_layer_by_layer_in_one_buffer(spare: Spare, tmp_path: Path) -> None:
+    one = write_llama(tmp_path / "one", 1, shards=True)
+    two = write_llama(tmp_path / "two", 2)
+    assert len(list(one.glob("*.safetensors"))) > 2
+    first = asyncio.run(spare.load(one))
+    buffer = map_buffer(first.place, first.handle)
+    got = {name: tensor.clone() for name, tensor in tensors(buffer, first.table)}
+    second = asyncio.run(spare.load(two))
+    assert second.handle == first.handle  # mapped once for all checkpoints
+    for held, expected in ((got, one), (dict(tensors(buffer, second.table)), two)):
+        assert held.keys() == contents(expected).keys()
+        assert all(torch.equal(held[name], t) for name, t in contents(expected).items())
+    layers = [name.split(".")[2] for name, *_ in first.table if ".layers." in name]
+    assert list(dict.fromkeys(layers)) == [str(n) for n in range(12)]
+    assert layers == sorted(layers, key=int)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_forward_pass_over_held_weights(spare: Spare, tmp_path: Path, tied: bool) -> None:
+    from mtbench_ray.engines.proof import reference_logprobs
+
+    folder = write_llama(tmp_path / "model", 3, tied=tied)
+    ids = [5, 9, 1, 60, 33]
+    asyncio.run(spare.load(folder))
+    assert asyncio.run(spare.logprobs(ids)) == pytest.approx(
+        reference_logprobs(folder, ids), abs=1e-5
+    )
+
+
+def test_what_cannot_be_read_is_told_and_the_next_one_can(spare: Spare, tmp_path: Path) -> None:
+    good, bad = write_llama(tmp_path / "good", 4), write_llama(tmp_path / "bad", 5)
+    file = bad / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(SpareError, match="SafetensorError"):
+        asyncio.run(spare.load(bad))
+    asyncio.run(spare.load(good))
+    (good / "config.json").write_text('{"model_type": "unheard-of"}')
+    with pytest.raises(SpareError, match="unheard-of"):
+        asyncio.run(spare.logprobs([1, 2]))
+
+
+def test_a_call_that_was_given_up_does_not_answer_the_next(spare: Spare, tmp_path: Path) -> None:
+    one, two = write_llama(tmp_path / "one", 6), write_llama(tmp_path / "two", 7)
+
+    async def work() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(spare.load(one), 0.001)
+        held = await spare.load(two)
+        assert held.folder == two
+        loaded = dict(tensors(map_buffer(held.place, held.handle), held.table))
+        assert all(torch.equal(loaded[name], t) for name, t in contents(two).items())
+
+    asyncio.run(work())
+
+
+def test_a_process_that_is_gone_is_told(spare: Spare, tmp_path: Path) -> None:
+    (child,) = multiprocessing.active_children()
+    os.kill(child.pid or 0, signal.SIGKILL)
+    with pytest.raises(SpareError, match="gone"):
+        asyncio.run(spare.load(tmp_path))
+    spare.close()
+    spare.close()
+
+
+HOLDING = """
+import asyncio, multiprocessing, sys, time
+from pathlib import Path
+from mtbench_ray.engines.spare import Spare
+if __name__ == "__main__":
+    spare = Spare("host")
+    asyncio.run(spare.load(Path(sys.argv[1])))
+    print(multiprocessing.active_children()[0].pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_it_ends_with_its_parent_however_that_ends(tmp_path: Path) -> None:
+    script = tmp_path / "holding.py"
+    script.write_text(HOLDING)
+    command = [sys.executable, str(script), str(write_llama(tmp_path / "model", 8))]
+    root = str(Path(__file__).parents[1])
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": root}
+    ) as parent:
+        assert parent.stdout is not None
+        process = psutil.Process(int(parent.stdout.readline()))
+        assert process.is_running()
+        parent.kill()
+    end = time.monotonic() + 20
+    while psutil.pid_exists(process.pid) and process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def write_weights(folder: Path, size: int) -> Path:
+    folder.mkdir()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.truncate(size)
+    return folder
+
+
+def test_memory_is_left_where_two_checkpoints_and_a_cache_fit(tmp_path: Path) -> None:
+    folder = write_weights(tmp_path / "m", 15 << 30)  # a hole: no disk is filled
+    auto = EngineConfig()
+    assert reserve_gb(auto, folder, 72.0) == 16.0
+    assert reserve_gb(auto, folder, 40.0) == 0.0
+    assert reserve_gb(EngineConfig(next_weights="device"), folder, 40.0) == 16.0
+    for off in (
+        EngineConfig(hot_swap="off"),
+        EngineConfig(next_weights="files"),
+        EngineConfig(next_weights="host"),
+        EngineConfig(tensor_parallel=2),
+    ):
+        assert reserve_gb(off, folder, 72.0) == 0.0
+    (tmp_path / "hub").mkdir()  # a hub model whose files are not here yet
+    assert reserve_gb(auto, tmp_path / "hub", 72.0) == 0.0
+    assert spare_place(EngineConfig(), tmp_path / "hub", 0.0, gpu=True) == "files"
+
+
+def test_place_of_the_next_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_weights(tmp_path / "m", 10 << 30)
+    monkeypatch.setattr(ahead, "free_memory", lambda: 30 << 30)
+    assert spare_place(EngineConfig(), folder, 11.0, gpu=True) == "device"
+    assert spare_place(EngineConfig(), folder, 0.0, gpu=True) == "host"
+    assert spare_place(EngineConfig(), folder, 0.0, gpu=False) == "files"
+    assert spare_place(EngineConfig(next_weights="host"), folder, 0.0, gpu=False) == "host"
+    assert spare_place(EngineConfig(hot_swap="off"), folder, 0.0, gpu=True) == "files"
+    monkeypatch.setattr(ahead, "free_memory", lambda: 20 << 30)
+    assert spare_place(EngineConfig(), folder, 0.0, gpu=True) == "files"
+
+
+def test_a_containers_limit_counts(tmp_path: Path) -> None:
+    free = free_memory(tmp_path)
+    assert free > 0
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory(tmp_path) == pytest.approx(free, rel=0.2)
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("3000\n")
+    (tmp_path / "memory.stat").write_text("anon 1000\nfile 1500\nshmem 200\n")
+    assert free_memory(tmp_path) == 5000 - 3000 + 1500 - 200
