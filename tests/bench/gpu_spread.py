@@ -116,7 +116,7 @@ def _start(part: str, cards: list[str], options: list[str], logs: Path) -> Runni
         env["CUDA_VISIBLE_DEVICES"] = ",".join(cards)
         # Two engines that compile the same model at once must not share a compile cache; what runs
         # on a card later may find what was compiled for it before.
-        env["VLLM_CACHE_ROOT"] = str(logs.resolve() / f"cache-{'-'.join(cards)}")
+        env["VLLM_CACHE_ROOT"] = str(logs.resolve() / f"cache-{cards[0]}")
     log = logs / f"{part}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
