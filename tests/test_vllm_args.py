@@ -14,7 +14,7 @@ from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines import vllm_args
 from mtbench_ray.engines.checkpoint import Source
 from mtbench_ray.engines.processes import Output
-from mtbench_ray.engines.vllm import _start_fault
+from mtbench_ray.engines.vllm_core import _start_fault
 from mtbench_ray.errors import EngineFault, UserError
 
 pytest.importorskip("vllm")
@@ -149,6 +149,6 @@ def test_memory_in_use_is_of_the_cards_of_this_process(monkeypatch: pytest.Monke
     ],
 )
 def test_a_start_that_cannot_work_is_not_tried_twice(error: Exception, fatal: bool) -> None:
-    fault = _start_fault(error, Output())
+    fault = _start_fault(error, Output(), None, Source("m", None, Path("m")))
     assert isinstance(fault, EngineFault)
     assert fault.fatal is fatal

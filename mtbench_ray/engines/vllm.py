@@ -8,92 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
-from mtbench_ray.engines.ahead import Ahead, chat_template, look_ahead, spare_place
+from mtbench_ray.engines.ahead import Ahead, chat_template, look_ahead
 from mtbench_ray.engines.base import Engine, Generation, Swap, TurnSampling, overflow
-from mtbench_ray.engines.checkpoint import Source, adapter_folder, folder_hash, locate
-from mtbench_ray.engines.processes import Children, Output
+from mtbench_ray.engines.checkpoint import folder_hash, locate
 from mtbench_ray.engines.proof import NoProof
 from mtbench_ray.engines.spare import Spare
-from mtbench_ray.engines.swap import Loaded, Swapped, condemn, greedy, load_folder, swap, witness
+from mtbench_ray.engines.swap import Loaded, Swapped, condemn, greedy, swap, witness
 from mtbench_ray.engines.template import ChatTemplate
 from mtbench_ray.engines.vllm_args import (
     adapter_rank,
-    engine_arguments,
     gpu_memory_gb,
     on_gpu,
-    reserved_gb,
-    set_environment,
 )
-from mtbench_ray.engines.watch import Watch
+from mtbench_ray.engines.vllm_core import Core, start_core
 from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.schema import Message, canonical
-
-_STOP_S = 20.0
-"""Patience with an engine that is asked to end, before its processes are killed."""
-_ABANDON_S = 60.0
-"""Patience with a start that was given up, until its thread has noticed."""
-_HOPELESS = ("ValueError", "ValidationError", "NotImplementedError", "KeyError", "AssertionError")
-"""Errors of a start that the same settings would meet again."""
-_TOO_SMALL = "No available memory for the cache blocks"
-
-
-@dataclass
-class _Core:
-    """A running AsyncLLM, shared by the models that it answers for."""
-
-    llm: Any
-    loaded: Loaded
-    config: EngineConfig
-    children: Children
-    output: Output
-    watch: Watch
-    window: int
-    largest_rank: int
-    place: str
-    origin: str = "cold"
-    ahead: Ahead | None = None
-    spare: Spare | None = None
-    adapters: dict[str, int] = field(default_factory=dict)
-    requests: Iterator[int] = field(default_factory=itertools.count)
-
-    def lora(self, model: ModelConfig) -> Any:
-        """The request for a model's adapter, None where it has none."""
-        folder = adapter_folder(model)
-        if folder is None:
-            return None
-        from vllm.lora.request import LoRARequest
-
-        number = self.adapters.setdefault(str(folder), len(self.adapters) + 1)
-        return LoRARequest(
-            lora_name=f"adapter-{number}", lora_int_id=number, lora_path=str(folder.resolve())
-        )
-
-    def drop_ahead(self) -> None:
-        """Stop what is being done for the next checkpoint, and forget it."""
-        if self.ahead is not None:
-            self.ahead.drop()
-            self.ahead = None
-
-    def fault(self, error: BaseException) -> EngineFault:
-        """The engine's own words for its death, as far as they can be had."""
-        self.children.look()
-        words = self.output.last_error() or f"{type(error).__name__}: {error}"
-        if self.children.lost:
-            words += " (a process of the engine is gone: killed, or out of host memory?)"
-        return EngineFault(words)
 
 
 class VllmEngine:
     """One model on a running vLLM engine, made by :meth:`start`, :meth:`adopt` or :meth:`swap`."""
 
-    def __init__(self, core: _Core, model: ModelConfig, template: ChatTemplate) -> None:
+    def __init__(self, core: Core, model: ModelConfig, template: ChatTemplate) -> None:
         self._core = core
         self._model = model
         self._template = template
@@ -116,36 +56,7 @@ class VllmEngine:
         """
         source = await asyncio.to_thread(locate, model)
         template = await chat_template(model, source, config)
-        # The first import of vllm takes seconds.
-        arguments, place = await asyncio.to_thread(_prepare, model, config, source, template.window)
-        children, output = Children(), Output()
-        began = time.monotonic()
-        starting = asyncio.ensure_future(asyncio.to_thread(_build, arguments))
-        try:
-            llm = await asyncio.wait_for(asyncio.shield(starting), config.start_timeout_s)
-            # Only now are the files of a hub id here.
-            loaded = await asyncio.to_thread(load_folder, source.folder)
-        except BaseException as error:
-            await _abandon(starting, children)
-            if isinstance(error, TimeoutError):
-                waited = time.monotonic() - began
-                words = f"not up after {waited:.0f} s (engine.start_timeout_s)"
-                raise EngineFault(words, fatal=True) from None
-            if isinstance(error, Exception):
-                raise _start_fault(error, output) from error
-            raise
-        children.claim()
-        core = _Core(
-            llm=llm,
-            loaded=loaded,
-            config=config,
-            children=children,
-            output=Output(),
-            watch=Watch(config.stall_s),
-            window=int(llm.model_config.max_model_len),
-            largest_rank=int(arguments.get("max_lora_rank", 0)),
-            place=place,
-        )
+        core = await start_core(model, config, source, template.window)
         return cls(core, model, template)
 
     async def generate(
@@ -274,19 +185,7 @@ class VllmEngine:
 
     async def stop(self) -> None:
         """See :class:`~mtbench_ray.engines.base.Engine`."""
-        core = self._core
-        core.watch.fault(EngineFault("engine was stopped"))
-        core.watch.close()
-        core.drop_ahead()
-        if core.spare is not None:
-            await asyncio.to_thread(core.spare.close)
-        core.children.look()
-        # A hung engine never answers; whatever shutdown does or says, its processes end below.
-        with contextlib.suppress(Exception):
-            await asyncio.wait_for(asyncio.to_thread(core.llm.shutdown), _STOP_S)
-        # Dropped now: at the interpreter's end its own clean-up would trip over missing modules.
-        core.llm = None
-        await asyncio.to_thread(core.children.end)
+        await self._core.stop()
 
     async def _tokens(
         self, prompt: tuple[int, ...], used: dict[str, Any], request_id: str
@@ -324,47 +223,3 @@ class VllmEngine:
                 raise fault from error
             raise
         return ids, finish
-
-
-def _prepare(
-    model: ModelConfig, config: EngineConfig, source: Source, window: int | None
-) -> tuple[dict[str, Any], str]:
-    """Engine arguments, and where the next checkpoint is to wait."""
-    set_environment(config)
-    arguments = engine_arguments(model, config, source, window)
-    reserved = reserved_gb(config, source)
-    return arguments, spare_place(config, source.folder, reserved, gpu=on_gpu())
-
-
-def _build(arguments: dict[str, Any]) -> Any:
-    """Start the engine's processes and load the weights; blocks."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
-
-
-async def _abandon(starting: asyncio.Future[Any], children: Children) -> None:
-    """End a start, whatever it has come to: no process of it is left, nor comes up later."""
-    end = time.monotonic() + _ABANDON_S
-    while True:
-        done = starting.done()
-        children.claim()
-        # The thread that starts the engine cannot be stopped, but it ends when its children do.
-        await asyncio.to_thread(children.end)
-        if done or time.monotonic() > end:
-            break
-        await asyncio.sleep(0.2)
-    if starting.done() and not starting.cancelled() and starting.exception() is None:
-        starting.result().shutdown()
-
-
-def _start_fault(error: Exception, output: Output) -> Exception:
-    if isinstance(error, UserError):
-        return error
-    words = output.last_error() or " ".join(f"{type(error).__name__}: {error}".split())[:500]
-    hopeless = words.split(":")[0] in _HOPELESS or type(error).__name__ in _HOPELESS
-    # Memory may still be held by what ran before; a share that the weights fill is too small for
-    # good.
-    fatal = hopeless and ("memory" not in words.lower() or _TOO_SMALL in words)
-    return EngineFault(words, fatal=fatal)

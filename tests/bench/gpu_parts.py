@@ -291,6 +291,8 @@ class Variant:
 VARIANTS = {
     "plain": Variant(),
     "other": Variant(seed=2),
+    # Code of the model's own rules the common path out: what a start was without it.
+    "own_path": Variant(seed=3, arguments=("--set", "engine.trust_remote_code=true")),
     "plan": Variant(env={"VLLM_ENABLE_STARTUP_PLAN": "1"}),
     "mega": Variant(env={"VLLM_USE_MEGA_AOT_ARTIFACT": "1"}),
     "full": Variant(

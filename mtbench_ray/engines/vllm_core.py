@@ -1,0 +1,227 @@
+"""A running vLLM engine: how it is started and ended, whatever model it answers for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from mtbench_ray.config import EngineConfig, ModelConfig
+from mtbench_ray.engines.ahead import Ahead, spare_place
+from mtbench_ray.engines.checkpoint import Source, adapter_folder
+from mtbench_ray.engines.processes import Children, Output
+from mtbench_ray.engines.slots import Slot, take_slot
+from mtbench_ray.engines.spare import Spare
+from mtbench_ray.engines.swap import Loaded, load_folder
+from mtbench_ray.engines.vllm_args import (
+    engine_arguments,
+    on_gpu,
+    reserved_gb,
+    set_environment,
+)
+from mtbench_ray.engines.watch import Watch
+from mtbench_ray.errors import EngineFault, UserError
+
+_STOP_S = 20.0
+"""Patience with an engine that is asked to end, before its processes are killed."""
+_ABANDON_S = 60.0
+"""Patience with a start that was given up, until its thread has noticed."""
+_HOPELESS = ("ValueError", "ValidationError", "NotImplementedError", "KeyError", "AssertionError")
+"""Errors of a start that the same settings would meet again."""
+_TOO_SMALL = "No available memory for the cache blocks"
+
+
+@dataclass
+class Core:
+    """A running AsyncLLM, shared by the models that it answers for.
+
+    Attributes:
+        loaded: The checkpoint that it holds.
+        window: Context window in tokens.
+        place: Where the next checkpoint is to wait for its swap.
+        slot: The path that vLLM was given, where that is not the checkpoint's own.
+        origin: How the weights came in: ``cold`` or ``swap``.
+        ahead: The checkpoint that comes next.
+        spare: The memory where its weights lie.
+    """
+
+    llm: Any
+    loaded: Loaded
+    config: EngineConfig
+    children: Children
+    output: Output
+    watch: Watch
+    window: int
+    largest_rank: int
+    place: str
+    slot: Slot | None
+    origin: str = "cold"
+    ahead: Ahead | None = None
+    spare: Spare | None = None
+    adapters: dict[str, int] = field(default_factory=dict)
+    requests: Iterator[int] = field(default_factory=itertools.count)
+
+    def lora(self, model: ModelConfig) -> Any:
+        """The request for a model's adapter, None where it has none."""
+        folder = adapter_folder(model)
+        if folder is None:
+            return None
+        from vllm.lora.request import LoRARequest
+
+        number = self.adapters.setdefault(str(folder), len(self.adapters) + 1)
+        return LoRARequest(
+            lora_name=f"adapter-{number}", lora_int_id=number, lora_path=str(folder.resolve())
+        )
+
+    async def stop(self) -> None:
+        """End the engine, its processes and what was being done for the next checkpoint."""
+        self.watch.fault(EngineFault("engine was stopped"))
+        self.watch.close()
+        self.drop_ahead()
+        if self.spare is not None:
+            await asyncio.to_thread(self.spare.close)
+        self.children.look()
+        # A hung engine never answers; whatever shutdown does or says, its processes end below.
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(asyncio.to_thread(self.llm.shutdown), _STOP_S)
+        # Dropped now: at the interpreter's end its own clean-up would trip over missing modules.
+        self.llm = None
+        await asyncio.to_thread(self.children.end)
+        if self.slot is not None:
+            self.slot.release()
+
+    def drop_ahead(self) -> None:
+        """Stop what is being done for the next checkpoint, and forget it."""
+        if self.ahead is not None:
+            self.ahead.drop()
+            self.ahead = None
+
+    def fault(self, error: BaseException) -> EngineFault:
+        """The engine's own words for its death, as far as they can be had."""
+        self.children.look()
+        words = self.output.last_error() or f"{type(error).__name__}: {error}"
+        if self.children.lost:
+            words += " (a process of the engine is gone: killed, or out of host memory?)"
+        return EngineFault(words)
+
+
+async def start_core(
+    model: ModelConfig, config: EngineConfig, source: Source, window: int | None
+) -> Core:
+    """Start vLLM's processes and load a model.
+
+    Args:
+        window: Context window of the model in tokens, None where unknown.
+
+    Raises:
+        UserError: The settings cannot work; found before weights are loaded.
+        EngineFault: The engine did not start; no process of it is left.
+    """
+    slot = await asyncio.to_thread(_slot, source, config)
+    try:
+        return await _start(model, config, source, window, slot)
+    except BaseException:
+        if slot is not None:
+            slot.release()
+        raise
+
+
+async def _start(
+    model: ModelConfig,
+    config: EngineConfig,
+    source: Source,
+    window: int | None,
+    slot: Slot | None,
+) -> Core:
+    # The first import of vllm takes seconds.
+    arguments, place = await asyncio.to_thread(_prepare, model, config, source, window)
+    if slot is not None:
+        arguments["model"] = str(slot.path)
+    children, output = Children(), Output()
+    began = time.monotonic()
+    starting = asyncio.ensure_future(asyncio.to_thread(_build, arguments))
+    try:
+        llm = await asyncio.wait_for(asyncio.shield(starting), config.start_timeout_s)
+        # Only now are the files of a hub id here.
+        loaded = await asyncio.to_thread(load_folder, source.folder)
+        if slot is not None and not slot.leads_to(source.folder):
+            raise EngineFault(f"{slot.path} was turned to another model meanwhile")
+    except BaseException as error:
+        await _abandon(starting, children)
+        if isinstance(error, TimeoutError):
+            waited = time.monotonic() - began
+            words = f"not up after {waited:.0f} s (engine.start_timeout_s)"
+            raise EngineFault(words, fatal=True) from None
+        if isinstance(error, Exception):
+            raise _start_fault(error, output, slot, source) from error
+        raise
+    children.claim()
+    return Core(
+        llm=llm,
+        loaded=loaded,
+        config=config,
+        children=children,
+        output=Output(),
+        watch=Watch(config.stall_s),
+        window=int(llm.model_config.max_model_len),
+        largest_rank=int(arguments.get("max_lora_rank", 0)),
+        place=place,
+        slot=slot,
+    )
+
+
+def _prepare(
+    model: ModelConfig, config: EngineConfig, source: Source, window: int | None
+) -> tuple[dict[str, Any], str]:
+    """Engine arguments, and where the next checkpoint is to wait."""
+    set_environment(config)
+    arguments = engine_arguments(model, config, source, window)
+    reserved = reserved_gb(config, source)
+    return arguments, spare_place(config, source.folder, reserved, gpu=on_gpu())
+
+
+def _build(arguments: dict[str, Any]) -> Any:
+    """Start the engine's processes and load the weights; blocks."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+
+
+async def _abandon(starting: asyncio.Future[Any], children: Children) -> None:
+    """End a start, whatever it has come to: no process of it is left, nor comes up later."""
+    end = time.monotonic() + _ABANDON_S
+    while True:
+        done = starting.done()
+        children.claim()
+        # The thread that starts the engine cannot be stopped, but it ends when its children do.
+        await asyncio.to_thread(children.end)
+        if done or time.monotonic() > end:
+            break
+        await asyncio.sleep(0.2)
+    if starting.done() and not starting.cancelled() and starting.exception() is None:
+        starting.result().shutdown()
+
+
+def _slot(source: Source, config: EngineConfig) -> Slot | None:
+    """A path for vLLM that is the same for the next checkpoint; None where its own must do."""
+    if source.path != str(source.folder) or config.trust_remote_code:
+        return None  # a hub id; or code that comes with the model, which is kept by path as well
+    return take_slot(source.folder)
+
+
+def _start_fault(error: Exception, output: Output, slot: Slot | None, source: Source) -> Exception:
+    if isinstance(error, UserError | EngineFault):
+        return error
+    words = output.last_error() or " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    if slot is not None:
+        words = words.replace(str(slot.path), source.path)
+    hopeless = words.split(":")[0] in _HOPELESS or type(error).__name__ in _HOPELESS
+    # Memory may still be held by what ran before; a share that the weights fill is too small for
+    # good.
+    fatal = hopeless and ("memory" not in words.lower() or _TOO_SMALL in words)
+    return EngineFault(words, fatal=fatal)
