@@ -27,7 +27,7 @@ from shards import events_of, make_shard, rows_of, run_shard
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import Shard
 from mtbench_ray.engines.worker import ShardWorker
-from mtbench_ray.errors import EngineFault
+from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.schema import EngineEvent, Turn
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -310,13 +310,17 @@ def test_unknown_architecture_fails_at_once_and_for_good(folder: Path, tmp_path:
     assert "NoSuchForCausalLM" in str(fault)
 
 
-def test_torn_weights_fail_with_the_engines_own_words(folder: Path, tmp_path: Path) -> None:
+def test_torn_weights_are_told_before_an_engine_is_started(folder: Path, tmp_path: Path) -> None:
     torn = linked(folder, tmp_path / "torn")
     (torn / "model.safetensors").unlink()
     with (folder / "model.safetensors").open("rb") as file:
         (torn / "model.safetensors").write_bytes(file.read(100_000))
-    fault = start_and_fail(ModelConfig(path=str(torn)))
-    assert "SafetensorError" in str(fault)
+    from mtbench_ray.engines.vllm import VllmEngine
+
+    began = time.monotonic()
+    with pytest.raises(UserError, match="shorter than its header"):
+        asyncio.run(VllmEngine.start(ModelConfig(path=str(torn)), EngineConfig()))
+    assert time.monotonic() - began < 10
 
 
 def test_start_that_takes_too_long_is_ended(folder: Path) -> None:
