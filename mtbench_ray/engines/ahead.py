@@ -87,9 +87,9 @@ class Ahead:
                 with contextlib.suppress(NoProof):
                     far = await distance(old.canary, old.folder, spare)
             return Ready(await spare.load(self.new.folder), far)
-        except SpareError:
+        except SpareError as error:
             self._reading = ReadAhead(self.model)
-            return Ready(None, far)
+            return Ready(None, far, str(error))
 
 
 async def look_ahead(

@@ -12,7 +12,6 @@ by version.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import time
 from dataclasses import dataclass, replace
@@ -244,10 +243,12 @@ async def _load(llm: Any, folder: Path, held: Held | None = None) -> str:
     place = "files"
     if held is not None:
         # Mapping is apart: an engine that cannot map the memory still has its old weights whole.
-        with contextlib.suppress(Exception):
+        try:
             await llm.collective_rpc("mtbench_map", args=(held.place, held.handle))
             place = f"{held.place} memory"
-    if held is not None and place != "files":
+        except Exception as error:
+            place = f"files ({held.place} memory: {' '.join(str(error).split())[:200]})"
+    if held is not None and not place.startswith("files"):
         await llm.collective_rpc("mtbench_load", args=([list(entry) for entry in held.table],))
     else:
         await llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})

@@ -168,7 +168,8 @@ class VllmEngine:
         ready = await ahead.ready()
         if ready.distance is not None:
             core.loaded = replace(core.loaded, distance=ready.distance)
-        return await swap(core.llm, core.loaded, ahead.new, core.spare, ready.held)
+        done = await swap(core.llm, core.loaded, ahead.new, core.spare, ready.held)
+        return replace(done, words=f"{done.words}; {ready.why}") if ready.why else done
 
     async def _verify(self, words: str, loaded: Loaded) -> Swap:
         """Leave it to a fresh engine to answer, and to say whether this one would have done so."""
