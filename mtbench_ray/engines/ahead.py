@@ -33,10 +33,12 @@ class Ready:
         held: The new weights in spare memory; None where they come from their files.
         distance: Of the old weights' canary from a reference forward pass, in nats, where this
             could be had while the engine was answering.
+        why: There is no spare memory after all; empty where none was meant to be.
     """
 
     held: Held | None = None
     distance: float | None = None
+    why: str = ""
 
 
 @dataclass
