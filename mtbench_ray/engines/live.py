@@ -10,6 +10,7 @@ exact. So what is read is what the model computes with, and a packed copy that w
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -133,40 +134,44 @@ def _compare(model: Any, config: Any, folder: Path, before: _Before) -> Comparis
     rank, size = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
     found = Comparison()
     samples: dict[str, Any] = {}
+    sampled: list[tuple[str, str, Any, list[Any]]] = []
     covered: Counter[str] = Counter()
     parts: dict[str, int] = {}
     finder = _Finder(model, bool(getattr(config.hf_text_config, "tie_word_embeddings", False)))
     for name, tensor in _tensors(folder):
-        places = finder.places(name)
-        if places is None:
+        held = finder.places(name)
+        if held is None:
             found.unplaced.append(name)
             continue
-        for place in places:
+        for place in held:
             found.compared.append(name)
             covered[place.name] += 1
             parts[place.name] = place.parts
             try:
-                file, live = _samples(name, tensor, place, rank, size, config.dtype)
+                taken = _samples(name, tensor, place, rank, size, config.dtype)
             except (ValueError, RuntimeError, IndexError, AttributeError):
                 # The part of it that belongs here is not what this module takes it for.
                 found.unplaced.append(name)
                 continue
-            key = f"{name} {place.name}"
-            samples[key] = file
-            if key in before.samples and not _equal(file, before.samples[key]):
-                found.changed.append(name)
-            if not all(_equal(file.to(values.dtype), values) for values in live):
-                found.wrong.append(name)
+            sampled.append((name, place.name, *taken))
+    # Compared only now: each look at a card's memory would wait for all that was asked of it.
+    for name, where, file, live in sampled:
+        key = f"{name} {where}"
+        samples[key] = file
+        if key in before.samples and not _equal(file, before.samples[key]):
+            found.changed.append(name)
+        if not all(_equal(file.to(values.dtype), values.cpu()) for values in live):
+            found.wrong.append(name)
     found.uncovered = [
         name for name in finder.parameters() if name not in covered or covered[name] < parts[name]
     ]
-    where = {
+    places = {
         name: parameter.data_ptr()
         for name, parameter in model.named_parameters()
         if parameter.device.type != "cpu"
     }
-    found.moved = [n for n, at in where.items() if before.places.get(n, at) != at]
-    before.samples, before.places = samples, where
+    found.moved = [n for n, at in places.items() if before.places.get(n, at) != at]
+    before.samples, before.places = samples, places
     return found
 
 
@@ -247,7 +252,7 @@ class _Finder:
 def _samples(
     name: str, tensor: Any, place: _Place, rank: int, size: int, dtype: Any
 ) -> tuple[Any, list[Any]]:
-    """The same elements from the file and, once or twice, from the live model.
+    """The same elements from the file and, once or twice, from the live model (on its device).
 
     Raises:
         ValueError: Their shapes do not fit together.
@@ -272,7 +277,8 @@ def _samples(
         first_row = _offset(len(tensor), rows, rank, size)
     if tensor.ndim == 1:
         picked = _pick(name, rows, SAMPLED_VECTOR)
-        return _elements(tensor, first_row + picked), [parameter[place.first + picked].cpu()]
+        at = (place.first + picked).to(parameter.device)
+        return _elements(tensor, first_row + picked), [parameter[at]]
     if tensor.ndim != 2:
         raise ValueError("neither vector nor matrix")
     width = module.input_size_per_partition if packed else parameter.shape[1]
@@ -281,7 +287,8 @@ def _samples(
     columns = _pick(f"columns of {name}", width, SAMPLED_COLUMNS)
     file = _elements(tensor, (first_row + picked).unsqueeze(1), first_column + columns)
     at = place.first + picked
-    live = [] if packed else [parameter[at.to(parameter.device)][:, columns].cpu()]
+    device = parameter.device
+    live = [] if packed else [parameter[at.to(device)][:, columns.to(device)]]
     if packed or (place.through and parameter.device.type == "cpu"):
         unit = torch.zeros((len(columns), width), dtype=dtype)
         unit[range(len(columns)), columns] = 1
@@ -311,6 +318,7 @@ def _offset(full: int, local: int, rank: int, size: int) -> int:
     return rank // (size // parts) * local
 
 
+@functools.cache
 def _pick(name: str, count: int, most: int) -> Any:
     """At most ``most`` of ``count`` positions, always the same ones for a name."""
     import torch

@@ -156,6 +156,9 @@ def _serve(pipe: Connection, place: str) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(OSError):
         os.nice(19)
+    # While the engine starts; before the first call nothing is taken of the card.
+    with contextlib.suppress(ImportError):
+        import transformers  # noqa: F401
     holder = _Holder(place)
     while True:
         try:

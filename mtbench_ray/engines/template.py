@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -14,11 +15,18 @@ from mtbench_ray.engines.base import ThinkingSpec
 from mtbench_ray.engines.chat import build_messages, merge_system, thinking_spec
 from mtbench_ray.engines.checkpoint import Source, adapter_folder, locate, read_json
 from mtbench_ray.errors import UserError
-from mtbench_ray.schema import Message, Question, text_hash
+from mtbench_ray.schema import Message, Question, canonical, text_hash
 
 SHIPPED = Path(__file__).parent / "templates"
 _STOP_LINE = re.compile(r"\{#-?\s*stop:\s*(\[.*?\])\s*-?#\}")
 _PROBE = "zqprobe"
+_TOKENIZER_FILE = re.compile(
+    r"(tokenizer|vocab|merges|special_tokens|added_tokens|chat_template).*|.*\.(model|jinja|tiktoken)"
+)
+_DECIDING = ("model_type", "tokenizer_class", "auto_map")
+"""Entries of config.json that say which kind of tokenizer it is."""
+_kept: dict[str, Any] = {}
+"""The tokenizer loaded last, by the hash of its files."""
 
 
 def template_file(name: str) -> Path:
@@ -183,8 +191,11 @@ def _tokenizer(
     if adapter is not None and (adapter / "tokenizer_config.json").is_file():
         # Training saved the tokenizer beside the adapter, with the template it trained on.
         path, revision = str(adapter), None
+    key = _tokenizer_key(Path(path)) if Path(path).is_dir() and not trust_remote_code else ""
+    if key and key in _kept:
+        return _kept[key]
     try:
-        return AutoTokenizer.from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(
             path, revision=revision, trust_remote_code=trust_remote_code
         )
     except Exception as error:
@@ -196,6 +207,25 @@ def _tokenizer(
         raise UserError(
             f"model {model.label}: its tokenizer does not load: {reason}", hint
         ) from None
+    if key:
+        _kept.clear()
+        _kept[key] = tokenizer
+    return tokenizer
+
+
+def _tokenizer_key(folder: Path) -> str:
+    """Equal for folders whose tokenizers are the same.
+
+    The checkpoints of a training run share one. Loading it takes a second in which no other thread
+    of this process gets far, those that feed a running engine among them.
+    """
+    config = read_json(folder / "config.json")
+    digest = hashlib.sha256(canonical([config.get(k) for k in _DECIDING]).encode())
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and _TOKENIZER_FILE.fullmatch(path.name):
+            digest.update(f"\n{path.relative_to(folder)} {path.stat().st_size}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _template_text(model: ModelConfig, tokenizer: Any) -> tuple[str, bool]:

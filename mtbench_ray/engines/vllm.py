@@ -17,7 +17,6 @@ from mtbench_ray.engines.ahead import Ahead, chat_template, look_ahead
 from mtbench_ray.engines.base import Engine, Generation, Swap, TurnSampling, overflow
 from mtbench_ray.engines.checkpoint import folder_hash, locate
 from mtbench_ray.engines.proof import NoProof
-from mtbench_ray.engines.spare import Spare
 from mtbench_ray.engines.swap import Loaded, Swapped, condemn, greedy, swap, witness
 from mtbench_ray.engines.template import ChatTemplate
 from mtbench_ray.engines.vllm_args import (
@@ -128,8 +127,6 @@ class VllmEngine:
                 core.loaded = await asyncio.wait_for(
                     witness(core.llm, core.loaded), core.config.start_timeout_s
                 )
-        if core.spare is None and core.place != "files":
-            core.spare = Spare(core.place)
         ahead.read(core.spare, core.loaded)
 
     async def swap(self, model: ModelConfig) -> Swap:

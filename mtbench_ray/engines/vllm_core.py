@@ -42,11 +42,10 @@ class Core:
     Attributes:
         loaded: The checkpoint that it holds.
         window: Context window in tokens.
-        place: Where the next checkpoint is to wait for its swap.
         slot: The path that vLLM was given, where that is not the checkpoint's own.
+        spare: The memory where the next checkpoint waits for its swap; None: its files are read.
         origin: How the weights came in: ``cold`` or ``swap``.
         ahead: The checkpoint that comes next.
-        spare: The memory where its weights lie.
     """
 
     llm: Any
@@ -57,11 +56,10 @@ class Core:
     watch: Watch
     window: int
     largest_rank: int
-    place: str
     slot: Slot | None
+    spare: Spare | None
     origin: str = "cold"
     ahead: Ahead | None = None
-    spare: Spare | None = None
     adapters: dict[str, int] = field(default_factory=dict)
     requests: Iterator[int] = field(default_factory=itertools.count)
 
@@ -122,25 +120,38 @@ async def start_core(
         EngineFault: The engine did not start; no process of it is left.
     """
     slot = await asyncio.to_thread(_slot, source, config)
+    spare: Spare | None = None
     try:
-        return await _start(model, config, source, window, slot)
+        # The first import of vllm takes seconds.
+        arguments, place = await asyncio.to_thread(_prepare, model, config, source, window)
+        if slot is not None:
+            arguments["model"] = str(slot.path)
+        # Before the engine's own processes, so that it is none of them; it imports meanwhile.
+        spare = Spare(place) if place != "files" else None
+        llm, loaded, children = await _start(arguments, config, source, slot)
     except BaseException:
+        if spare is not None:
+            await asyncio.to_thread(spare.close)
         if slot is not None:
             slot.release()
         raise
+    return Core(
+        llm=llm,
+        loaded=loaded,
+        config=config,
+        children=children,
+        output=Output(),
+        watch=Watch(config.stall_s),
+        window=int(llm.model_config.max_model_len),
+        largest_rank=int(arguments.get("max_lora_rank", 0)),
+        slot=slot,
+        spare=spare,
+    )
 
 
 async def _start(
-    model: ModelConfig,
-    config: EngineConfig,
-    source: Source,
-    window: int | None,
-    slot: Slot | None,
-) -> Core:
-    # The first import of vllm takes seconds.
-    arguments, place = await asyncio.to_thread(_prepare, model, config, source, window)
-    if slot is not None:
-        arguments["model"] = str(slot.path)
+    arguments: dict[str, Any], config: EngineConfig, source: Source, slot: Slot | None
+) -> tuple[Any, Loaded, Children]:
     children, output = Children(), Output()
     began = time.monotonic()
     starting = asyncio.ensure_future(asyncio.to_thread(_build, arguments))
@@ -160,18 +171,7 @@ async def _start(
             raise _start_fault(error, output, slot, source) from error
         raise
     children.claim()
-    return Core(
-        llm=llm,
-        loaded=loaded,
-        config=config,
-        children=children,
-        output=Output(),
-        watch=Watch(config.stall_s),
-        window=int(llm.model_config.max_model_len),
-        largest_rank=int(arguments.get("max_lora_rank", 0)),
-        place=place,
-        slot=slot,
-    )
+    return llm, loaded, children
 
 
 def _prepare(

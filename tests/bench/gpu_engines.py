@@ -101,16 +101,14 @@ async def exchange(
             turns += await talk(engine, model, question, sampling)
         return turns
 
-    async def prepare() -> float:
-        began = time.time()
-        await engine.prepare(second)
-        return time.time() - began
-
     began = time.time()
     engine: Engine = await VllmEngine.start(first, config)
     started = time.time() - began
     try:
-        fresh, prepared = await asyncio.gather(answers(engine, first), prepare())
+        began = time.time()
+        await engine.prepare(second)
+        prepared = time.time() - began
+        fresh = await answers(engine, first)
         began = time.time()
         swap = await engine.swap(second)
         swapping = time.time() - began
