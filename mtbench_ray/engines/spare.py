@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import multiprocessing
 import os
 import pickle
 import re
+import struct
 import threading
 import time
 from collections.abc import Sequence
@@ -27,13 +29,20 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from mtbench_ray.engines.checkpoint import weight_files
+from mtbench_ray.engines.checkpoint import safetensors_header, weight_files
 
 PLACES = ("device", "host")
 OVERHEAD_GB = 1.0
 """Memory of the card that the process takes beside the weights: CUDA's own, and a forward pass."""
 _ALIGNED = 256
+_PIECE = 64 << 20
 _JOIN_S = 10.0
+
+_DTYPES = {
+    "BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64", "BOOL": "bool",
+    "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64", "U8": "uint8",
+}  # fmt: skip
+"""Names of types in safetensors files, and torch's."""
 
 Entry = tuple[str, str, tuple[int, ...], int, int]
 """A tensor in the buffer: name, dtype (of torch), shape, first byte, number of bytes."""
@@ -189,32 +198,65 @@ class _Holder:
         self._file: int | None = None
         self._folder = Path()
         self._table: tuple[Entry, ...] = ()
+        self._pieces: Any = None
 
     def load(self, folder: Path) -> tuple[bytes, tuple[Entry, ...]]:
-        import torch
-        from safetensors import safe_open
 
         self._table = ()
-        with contextlib.ExitStack() as stack:
-            where: dict[str, Any] = {}
-            for path in weight_files(folder):
-                _announce(path)
-                file = stack.enter_context(safe_open(path, framework="pt"))
-                where |= dict.fromkeys(file.keys(), file)
-            table, total, mapped = [], 0, {}
-            for name in sorted(where, key=_by_layer):
-                tensor = mapped[name] = where[name].get_tensor(name)
-                size = tensor.numel() * tensor.element_size()
-                dtype = str(tensor.dtype).removeprefix("torch.")
-                table.append((name, dtype, tuple(tensor.shape), total, size))
-                total += -(-size // _ALIGNED) * _ALIGNED
-            self._allocate(total)
-            for name, target in tensors(self._buffer, table):
-                target.copy_(mapped.pop(name))
-        if self._place == "device":
-            torch.cuda.synchronize()
-        self._folder, self._table = folder, tuple(table)
+        table: list[Entry] = []
+        regions: list[tuple[Path, int, int]] = []
+        total = 0
+        for path in weight_files(folder):
+            header = safetensors_header(path)
+            entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+            size = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+            regions.append((path, total, size))
+            for name, entry in entries.items():
+                first, end = entry["data_offsets"]
+                table.append(
+                    (
+                        name,
+                        _DTYPES[entry["dtype"]],
+                        tuple(entry["shape"]),
+                        total + first,
+                        end - first,
+                    )
+                )
+            total += -(-size // _ALIGNED) * _ALIGNED
+        self._allocate(total)
+        for path, at, size in regions:
+            self._read(path, at, size)
+        self._folder = folder
+        self._table = tuple(sorted(table, key=lambda entry: _by_layer(entry[0])))
         return self._handle, self._table
+
+    def _read(self, path: Path, at: int, size: int) -> None:
+        """The tensors of a file, ``size`` bytes, into the buffer from its byte ``at`` on.
+
+        By plain reads into pinned memory, one piece while the card takes the other: mapped files
+        come page by page, at a fraction of the speed.
+        """
+        import torch
+
+        device = self._place == "device"
+        if device and self._pieces is None:
+            self._pieces = [torch.empty(_PIECE, dtype=torch.uint8, pin_memory=True) for _ in "ab"]
+        copied = [torch.cuda.Event() for _ in "ab"] if device else []
+        with path.open("rb", buffering=0) as file:
+            (header,) = struct.unpack("<Q", file.read(8))
+            file.seek(8 + header)
+            for number, first in enumerate(range(0, size, _PIECE)):
+                target = self._buffer[at + first : at + min(first + _PIECE, size)]
+                if not device:
+                    _fill(file, target)
+                    continue
+                piece, event = self._pieces[number % 2][: len(target)], copied[number % 2]
+                event.synchronize()
+                _fill(file, piece)
+                target.copy_(piece, non_blocking=True)
+                event.record()
+        if device:
+            torch.cuda.synchronize()
 
     def logprobs(self, ids: list[int]) -> list[float]:
         from transformers import AutoConfig, AutoModelForCausalLM
@@ -269,10 +311,14 @@ def token_logprobs(model: Any, ids: Sequence[int]) -> list[float]:
     return [float(value) for value in picked[:, 0]]
 
 
-def _announce(path: Path) -> None:
-    """Have the kernel read a file into its cache, where it is not there yet."""
-    with path.open("rb") as file, contextlib.suppress(OSError, AttributeError):
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+def _fill(file: io.FileIO, target: Any) -> None:
+    """Read as much of a file as a uint8 tensor in host memory takes."""
+    view = memoryview(target.numpy())
+    while view:
+        count = file.readinto(view)
+        if not count:
+            raise SpareError(f"{file.name} has become shorter")
+        view = view[count:]
 
 
 def _by_layer(name: str) -> list[tuple[int, str]]:

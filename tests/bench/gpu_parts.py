@@ -159,23 +159,26 @@ def _equal(bench: Bench, shape: str) -> None:
     run = bench.engines(
         "equal", "equal", *pair, "--max-tokens", str(min(128, bench.args.max_tokens))
     )
-    one, other = run.found
-    bench.row("turns that the two models answer alike",
-              f"{sum(a == b for a, b in zip(one['fresh'], other['fresh'], strict=True))}",
-              "0")  # fmt: skip
-    for fresh, swapped in ((other, one), (one, other)):
-        turns = fresh["fresh"]
-        if swapped["swapped"] is None:
-            words = "no swap"
-        else:
-            pairs = list(zip(turns, swapped["swapped"], strict=True))
-            words = f"{sum(a == b for a, b in pairs)}/{len(pairs)}"
-        bench.row("greedy turns after a swap that equal a fresh engine's: text and tokens",
-                  f"{words}, {sum(count for _, count in turns)} tokens", "all")  # fmt: skip
+    first, second, third = run.found
+
+    def alike(what: str, one: Any, other: Any, aim: str) -> None:
+        if one is None or other is None:
+            bench.row(what, "no swap", aim)
+            return
+        same = sum(a == b for a, b in zip(one, other, strict=True))
+        bench.row(what, f"{same}/{len(one)}, {sum(count for _, count in one)} tokens", aim)
+
+    alike("turns that the two models answer alike", second["fresh"], third["fresh"], "none")
+    what = "greedy turns of a swapped and a fresh engine alike, text and tokens"
+    alike(f"{what}: A", second["swapped"], third["fresh"], "all")
+    alike(f"{what}: B", third["swapped"], second["fresh"], "all")
+    alike("two fresh engines, the first of which may have compiled", first["fresh"],
+          third["fresh"], "")  # fmt: skip
+    for engine in run.found:
         bench.row("engine start, prepared in, swap",
-                  f"{swapped['start']:.1f} s, {swapped['prepare']:.2f} s,"
-                  f" {swapped['swap']:.2f} s")  # fmt: skip
-        bench.row("swap", swapped["detail"][:300])
+                  f"{engine['start']:.1f} s, {engine['prepare']:.2f} s,"
+                  f" {engine['swap']:.2f} s")  # fmt: skip
+        bench.row("swap", engine["detail"][:300])
 
 
 def equal(bench: Bench) -> None:
