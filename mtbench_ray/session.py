@@ -30,7 +30,7 @@ from mtbench_ray.plan import Board, Setting, good_turns, setting
 from mtbench_ray.progress import Progress
 from mtbench_ray.runs import RunRecord
 from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Request, Turn
-from mtbench_ray.shards import Work, make_shards, with_threads
+from mtbench_ray.shards import Work, make_shards, with_shares
 from mtbench_ray.signals import Interrupts
 from mtbench_ray.store import Workspace
 from mtbench_ray.watchdog import Watchdog
@@ -248,7 +248,8 @@ class Session:
                     engine, self.config.cluster, len(work), units, self.judges.gpus_beside()
                 )
                 threads = engine.cpu_threads or self.judges.cpu_share(replicas)
-                shards = make_shards(with_threads(work, threads), replicas, self.record.run_id)
+                shared = with_shares(work, replicas, threads)
+                shards = make_shards(shared, replicas, self.record.run_id)
                 for output in pipeline.stream(
                     shards, replicas, self.config.cluster, self.interrupts.stop
                 ):

@@ -51,12 +51,18 @@ def join_adapters(work: Sequence[Work]) -> list[Work]:
     return joined
 
 
-def with_threads(work: Sequence[Work], threads: int) -> list[Work]:
-    """Work whose engines, where they have no GPU, take so many cores.
+def with_shares(work: Sequence[Work], replicas: int, threads: int) -> list[Work]:
+    """Work whose engines know what each may take of a machine.
 
-    Threads of two engines on one core wait for each other in busy loops: both then crawl.
+    Args:
+        replicas: Engines in all: they may be on one machine, and share its memory.
+        threads: Cores for each where there is no GPU. Threads of two engines on one core wait for
+            each other in busy loops: both then crawl.
     """
-    return [replace(item, engine=replace(item.engine, cpu_threads=threads)) for item in work]
+    return [
+        replace(item, engine=replace(item.engine, replicas=replicas, cpu_threads=threads))
+        for item in work
+    ]
 
 
 def make_shards(work: Sequence[Work], replicas: int, run_id: str) -> list[Shard]:

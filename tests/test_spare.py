@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import multiprocessing
 import os
 import signal
@@ -114,6 +115,20 @@ def test_a_process_that_is_gone_is_told(spare: Spare, tmp_path: Path) -> None:
     spare.close()
 
 
+def test_an_unaligned_tensor_is_told(spare: Spare, tmp_path: Path) -> None:
+    header = json.dumps(
+        {
+            "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
+            "b": {"dtype": "F32", "shape": [1], "data_offsets": [3, 7]},
+        }
+    ).encode()
+    (tmp_path / "model.safetensors").write_bytes(
+        len(header).to_bytes(8, "little") + header + b"1234567"
+    )
+    with pytest.raises(SpareError, match="b is not aligned"):
+        asyncio.run(spare.load(tmp_path))
+
+
 HOLDING = """
 import asyncio, multiprocessing, sys, time
 from pathlib import Path
@@ -174,6 +189,7 @@ def test_place_of_the_next_checkpoint(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(ahead, "free_memory", lambda: 30 << 30)
     assert spare_place(EngineConfig(), folder, 11.0, gpu=True) == "device"
     assert spare_place(EngineConfig(), folder, 0.0, gpu=True) == "host"
+    assert spare_place(EngineConfig(replicas=2), folder, 0.0, gpu=True) == "files"
     assert spare_place(EngineConfig(), folder, 0.0, gpu=False) == "files"
     assert spare_place(EngineConfig(next_weights="host"), folder, 0.0, gpu=False) == "host"
     assert spare_place(EngineConfig(hot_swap="off"), folder, 0.0, gpu=True) == "files"

@@ -21,7 +21,7 @@ from mtbench_ray.engines.template import ChatTemplate, load_template
 _CACHE_SHARE = 1 / 3
 """Of the engine's memory that must be left for its key-value cache beside two checkpoints."""
 _HOST_SHARE = 0.4
-"""Of the host's free memory that the next checkpoint may take."""
+"""Of the host's free memory that the next checkpoints of all engines may take."""
 _T = TypeVar("_T")
 
 
@@ -152,7 +152,7 @@ def spare_place(config: EngineConfig, folder: Path, reserved_gb: float, *, gpu: 
     weights = weights_gb(folder)
     if config.next_weights == "host":
         return "host" if weights else "files"
-    fits = 0 < weights * 2**30 <= _HOST_SHARE * free_memory()
+    fits = 0 < weights * 2**30 * (config.replicas or 1) <= _HOST_SHARE * free_memory()
     return "host" if gpu and fits else "files"
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import io
 import multiprocessing
 import os
@@ -167,7 +168,8 @@ def _serve(pipe: Connection, place: str) -> None:
         os.nice(19)
     # While the engine starts; before the first call nothing is taken of the card.
     with contextlib.suppress(ImportError):
-        import transformers  # noqa: F401
+        for name in ("torch", "transformers.models.auto.modeling_auto"):
+            importlib.import_module(name)
     holder = _Holder(place)
     while True:
         try:
@@ -201,27 +203,16 @@ class _Holder:
         self._pieces: Any = None
 
     def load(self, folder: Path) -> tuple[bytes, tuple[Entry, ...]]:
-
         self._table = ()
         table: list[Entry] = []
         regions: list[tuple[Path, int, int]] = []
         total = 0
         for path in weight_files(folder):
-            header = safetensors_header(path)
-            entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-            size = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+            entries = safetensors_header(path)
+            entries.pop("__metadata__", None)
+            table += [_entry(name, described, total) for name, described in entries.items()]
+            size = max((described["data_offsets"][1] for described in entries.values()), default=0)
             regions.append((path, total, size))
-            for name, entry in entries.items():
-                first, end = entry["data_offsets"]
-                table.append(
-                    (
-                        name,
-                        _DTYPES[entry["dtype"]],
-                        tuple(entry["shape"]),
-                        total + first,
-                        end - first,
-                    )
-                )
             total += -(-size // _ALIGNED) * _ALIGNED
         self._allocate(total)
         for path, at, size in regions:
@@ -271,10 +262,11 @@ class _Holder:
             )
         state = model.load_state_dict(held, assign=True, strict=False)
         model.tie_weights()
-        lacking = {id(p) for n, p in model.named_parameters(remove_duplicate=False) if n in held}
-        empty = [n for n, p in model.named_parameters() if id(p) not in lacking]
-        if empty or state.unexpected_keys:
-            raise SpareError(f"transformers names weights otherwise: {[*empty, *state][:3]}")
+        # A tied weight has two names, of which the file has one.
+        filled = {id(p) for n, p in model.named_parameters(remove_duplicate=False) if n in held}
+        empty = [n for n, p in model.named_parameters() if id(p) not in filled]
+        if odd := [*empty, *state.unexpected_keys]:
+            raise SpareError(f"transformers names weights otherwise: {', '.join(odd[:3])}")
         model.eval().to(self._buffer.device)
         return token_logprobs(model, ids)
 
@@ -309,6 +301,17 @@ def token_logprobs(model: Any, ids: Sequence[int]) -> list[float]:
     table = torch.log_softmax(logits[:-1], dim=-1)
     picked = table.gather(1, torch.tensor(list(ids[1:]), device=table.device).unsqueeze(1))
     return [float(value) for value in picked[:, 0]]
+
+
+def _entry(name: str, described: dict[str, Any], at: int) -> Entry:
+    """A tensor of a file whose data begins at byte ``at`` of the buffer."""
+    import torch
+
+    dtype = _DTYPES[described["dtype"]]
+    first, end = (at + offset for offset in described["data_offsets"])
+    if first % getattr(torch, dtype).itemsize:
+        raise SpareError(f"{name} is not aligned in its file")
+    return name, dtype, tuple(described["shape"]), first, end - first
 
 
 def _fill(file: io.FileIO, target: Any) -> None:
