@@ -71,3 +71,9 @@ def test_a_killed_process_holds_no_slot(tmp_path: Path) -> None:
 def test_where_no_link_can_be_made_the_checkpoints_own_path_must_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert take_slot(write_model(tmp_path / "one"), tmp_path / "file") is None
+
+
+def test_a_folder_that_others_may_write_is_not_trusted(tmp_path: Path) -> None:
+    (tmp_path / "slots").mkdir()
+    (tmp_path / "slots").chmod(0o777)
+    assert take_slot(write_model(tmp_path / "one"), tmp_path / "slots") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import os
@@ -11,16 +12,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from mtbench_ray.config import EngineConfig
+from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines import ahead
-from mtbench_ray.engines.ahead import reserve_gb, spare_place
+from mtbench_ray.engines.ahead import Room, spare_room
+from mtbench_ray.engines.holder import SpareError, map_buffer, tensors
 from mtbench_ray.engines.memory import free_memory
-from mtbench_ray.engines.spare import Spare, SpareError, map_buffer, tensors
+from mtbench_ray.engines.spare import Held, Spare
+from mtbench_ray.errors import UserError
 
 torch = pytest.importorskip("torch")
 
@@ -106,6 +110,26 @@ def test_a_call_that_was_given_up_does_not_answer_the_next(spare: Spare, tmp_pat
     asyncio.run(work())
 
 
+def test_another_cut_into_files_fits_the_mapped_buffer(spare: Spare, tmp_path: Path) -> None:
+    first = asyncio.run(spare.load(write_llama(tmp_path / "one", 9)))
+    second = asyncio.run(spare.load(write_llama(tmp_path / "two", 10, shards=True)))
+    assert second.handle == first.handle
+    held = dict(tensors(map_buffer(first.place, first.handle), second.table))
+    assert all(torch.equal(held[name], t) for name, t in contents(tmp_path / "two").items())
+
+
+def test_of_loads_that_wait_only_the_newest_is_done(spare: Spare, tmp_path: Path) -> None:
+    folders = [write_llama(tmp_path / f"m{seed}", seed) for seed in range(4)]
+
+    async def work() -> list[object]:
+        return await asyncio.gather(*map(spare.load, folders), return_exceptions=True)
+
+    *others, last = asyncio.run(work())
+    assert isinstance(last, Held)
+    assert last.folder == folders[-1]
+    assert any("another checkpoint is wanted" in str(other) for other in others)
+
+
 def test_a_process_that_is_gone_is_told(spare: Spare, tmp_path: Path) -> None:
     (child,) = multiprocessing.active_children()
     os.kill(child.pid or 0, signal.SIGKILL)
@@ -132,7 +156,7 @@ def test_an_unaligned_tensor_is_told(spare: Spare, tmp_path: Path) -> None:
 HOLDING = """
 import asyncio, multiprocessing, sys, time
 from pathlib import Path
-from mtbench_ray.engines.spare import Spare
+from mtbench_ray.engines.spare import Held, Spare
 if __name__ == "__main__":
     spare = Spare("host")
     asyncio.run(spare.load(Path(sys.argv[1])))
@@ -154,47 +178,64 @@ def test_it_ends_with_its_parent_however_that_ends(tmp_path: Path) -> None:
         assert process.is_running()
         parent.kill()
     end = time.monotonic() + 20
-    while psutil.pid_exists(process.pid) and process.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while process.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < end
+            time.sleep(0.1)
 
 
-def write_weights(folder: Path, size: int) -> Path:
+def write_hole(folder: Path, gigabytes: int, **config: object) -> Path:
+    """A model folder whose weights are a hole: no disk is filled."""
     folder.mkdir()
+    size = gigabytes << 30
+    tensor = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
+    header = json.dumps({"w": tensor}).encode()
     with (folder / "model.safetensors").open("wb") as file:
-        file.truncate(size)
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + size)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"} | config))
     return folder
 
 
-def test_memory_is_left_where_two_checkpoints_and_a_cache_fit(tmp_path: Path) -> None:
-    folder = write_weights(tmp_path / "m", 15 << 30)  # a hole: no disk is filled
+MODEL = ModelConfig(path="m")
+
+
+def test_the_card_keeps_room_where_two_checkpoints_and_a_cache_fit(tmp_path: Path) -> None:
+    folder = write_hole(tmp_path / "m", 15)
     auto = EngineConfig()
-    assert reserve_gb(auto, folder, 72.0) == 16.0
-    assert reserve_gb(auto, folder, 40.0) == 0.0
-    assert reserve_gb(EngineConfig(next_weights="device"), folder, 40.0) == 16.0
-    for off in (
-        EngineConfig(hot_swap="off"),
-        EngineConfig(next_weights="files"),
-        EngineConfig(next_weights="host"),
-        EngineConfig(tensor_parallel=2),
-    ):
-        assert reserve_gb(off, folder, 72.0) == 0.0
-    (tmp_path / "hub").mkdir()  # a hub model whose files are not here yet
-    assert reserve_gb(auto, tmp_path / "hub", 72.0) == 0.0
-    assert spare_place(EngineConfig(), tmp_path / "hub", 0.0, gpu=True) == "files"
+    assert spare_room(MODEL, auto, folder, 72.0) == Room("device", pytest.approx(16.0))
+    device = EngineConfig(next_weights="device")
+    assert spare_room(MODEL, device, folder, 40.0) == Room("device", pytest.approx(16.0))
+    for cards, gb in ((1, 30.0), (2, 72.0)):
+        with pytest.raises(UserError, match="do not fit twice"):
+            spare_room(MODEL, replace(device, tensor_parallel=cards), folder, gb)
 
 
-def test_place_of_the_next_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_weights(tmp_path / "m", 10 << 30)
+def test_else_the_host_does_where_it_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_hole(tmp_path / "m", 10)
+    auto = EngineConfig()
     monkeypatch.setattr(ahead, "free_memory", lambda: 30 << 30)
-    assert spare_place(EngineConfig(), folder, 11.0, gpu=True) == "device"
-    assert spare_place(EngineConfig(), folder, 0.0, gpu=True) == "host"
-    assert spare_place(EngineConfig(replicas=2), folder, 0.0, gpu=True) == "files"
-    assert spare_place(EngineConfig(), folder, 0.0, gpu=False) == "files"
-    assert spare_place(EngineConfig(next_weights="host"), folder, 0.0, gpu=False) == "host"
-    assert spare_place(EngineConfig(hot_swap="off"), folder, 0.0, gpu=True) == "files"
+    assert spare_room(MODEL, auto, folder, 30.0) == Room("host")
+    assert spare_room(MODEL, replace(auto, tensor_parallel=2), folder, 72.0) == Room("host")
+    assert spare_room(MODEL, replace(auto, replicas=2), folder, 30.0) == Room("files")
+    assert spare_room(MODEL, auto, folder, None) == Room("files")
+    assert spare_room(MODEL, EngineConfig(next_weights="host"), folder, None) == Room("host")
     monkeypatch.setattr(ahead, "free_memory", lambda: 20 << 30)
-    assert spare_place(EngineConfig(), folder, 0.0, gpu=True) == "files"
+    assert spare_room(MODEL, auto, folder, 30.0) == Room("files")
+
+
+def test_no_room_is_kept_for_a_swap_that_can_never_be(tmp_path: Path) -> None:
+    folder = write_hole(tmp_path / "m", 1)
+    quantised = write_hole(tmp_path / "q", 1, quantization_config={"bits": 4})
+    (tmp_path / "hub").mkdir()  # a hub model whose files are not here yet
+    none = Room("files")
+    assert spare_room(MODEL, EngineConfig(), quantised, 72.0) == none
+    assert spare_room(MODEL, EngineConfig(), tmp_path / "hub", 72.0) == none
+    assert spare_room(MODEL, EngineConfig(hot_swap="off"), folder, 72.0) == none
+    assert spare_room(MODEL, EngineConfig(next_weights="files"), folder, 72.0) == none
+    assert spare_room(replace(MODEL, adapter="a"), EngineConfig(), folder, 72.0) == none
 
 
 def test_a_containers_limit_counts(tmp_path: Path) -> None:

@@ -256,6 +256,37 @@ def test_new_weights_at_the_same_path_are_loaded(
 
 @pytest.mark.engine
 @pytest.mark.timeout(600)
+def test_new_weights_at_a_path_that_was_made_ready_are_loaded(
+    there_and_back: list[Any], worker: ShardWorker, base: Path, other: Path, root: Path
+) -> None:
+    """What was made ready is of no use then; the engine is."""
+    folder = write_variant(base, root / "ready", seed=2)
+    ask(worker, base, folder)
+    assert worker._engine is not None
+    write_variant(base, folder, seed=1)
+    event, origin, after = ask(worker, folder)
+    assert (event.kind, origin) == ("swap", "swap")
+    assert "from files" in event.detail
+    assert after == there_and_back[1][2]
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(600)
+def test_a_next_checkpoint_that_goes_away_does_not_harm_this_one(
+    there_and_back: list[Any], worker: ShardWorker, base: Path, other: Path, root: Path
+) -> None:
+    """Training removes old checkpoints while a sweep runs."""
+    torn = write_variant(base, root / "torn", seed=7)
+    file = torn / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    for number, (folder, following) in enumerate(((base, torn), (other, root / "gone"))):
+        event, _, answers = ask(worker, folder, following)
+        assert event.kind == "swap"
+        assert answers == there_and_back[number][2]
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(600)
 def test_proof_sees_what_a_reload_does_not_tell(
     there_and_back: list[Any], worker: ShardWorker, base: Path, root: Path
 ) -> None:

@@ -11,12 +11,14 @@ from typing import TypeVar
 
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.checkpoint import Source, locate, weight_files
+from mtbench_ray.engines.holder import SpareError
 from mtbench_ray.engines.memory import free_memory
-from mtbench_ray.engines.proof import NoProof, distance
+from mtbench_ray.engines.proof import distance
 from mtbench_ray.engines.readahead import ReadAhead
-from mtbench_ray.engines.spare import OVERHEAD_GB, Held, Spare, SpareError
-from mtbench_ray.engines.swap import Loaded, eligible, load_folder, proven
+from mtbench_ray.engines.spare import OVERHEAD_GB, Held, Spare
+from mtbench_ray.engines.swap import Loaded, eligible, load_folder, load_layout, proven
 from mtbench_ray.engines.template import ChatTemplate, load_template
+from mtbench_ray.errors import UserError
 
 _CACHE_SHARE = 1 / 3
 """Of the engine's memory that must be left for its key-value cache beside two checkpoints."""
@@ -46,7 +48,7 @@ class Ahead:
     """What is known of the next checkpoint, and what is being done for it.
 
     Attributes:
-        new: Its files as they are now.
+        new: Its files as they were when this was made.
         reason: Why it cannot be swapped in; empty: it may be tried.
         template: Being loaded.
     """
@@ -55,6 +57,7 @@ class Ahead:
     new: Loaded
     reason: str
     template: asyncio.Task[ChatTemplate]
+    _stamp: Stamp
     _reading: ReadAhead | None = None
     _ready: asyncio.Task[Ready] | None = None
 
@@ -81,13 +84,22 @@ class Ahead:
         if self._reading is not None:
             self._reading.stop()
 
+    @property
+    def current(self) -> bool:
+        """Whether its files are still the ones that were looked at, by their times and sizes."""
+        try:
+            return _stamp(self.new.folder) == self._stamp
+        except OSError:
+            return False
+
     async def _hold(self, spare: Spare, old: Loaded) -> Ready:
         far: float | None = None
         try:
             if old.canary is not None and not proven(old.layout):
                 await spare.load(old.folder)
-                with contextlib.suppress(NoProof):
-                    far = await distance(old.canary, old.folder, spare)
+                # Without it the swap asks the host, when no request runs any more.
+                with contextlib.suppress(SpareError):
+                    far = distance(old.canary, await spare.logprobs(old.canary.ids))
             return Ready(await spare.load(self.new.folder), far)
         except SpareError as error:
             self._reading = ReadAhead(self.model)
@@ -107,11 +119,12 @@ async def look_ahead(
         UserError: The model is missing or broken.
     """
     source = await asyncio.to_thread(locate, model)
+    stamp = await asyncio.to_thread(_stamp, source.folder)
     new = await asyncio.to_thread(load_folder, source.folder)
     reason = eligible(old.layout, new.layout, config)
     if adapters or model.adapter:
         reason = "adapters"
-    return Ahead(model, new, reason, _task(chat_template(model, source, config)))
+    return Ahead(model, new, reason, _task(chat_template(model, source, config)), stamp)
 
 
 async def chat_template(model: ModelConfig, source: Source, config: EngineConfig) -> ChatTemplate:
@@ -121,39 +134,58 @@ async def chat_template(model: ModelConfig, source: Source, config: EngineConfig
     )
 
 
-def reserve_gb(config: EngineConfig, folder: Path, memory_gb: float) -> float:
-    """Memory of one card to leave to the next checkpoint, in GB; 0 where it does not fit.
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Room for the next checkpoint's weights.
+
+    Attributes:
+        place: ``device``, ``host`` or ``files`` (none: they are read when they are needed).
+        card_gb: Memory of the card that the engine has to leave free.
+    """
+
+    place: str
+    card_gb: float = 0.0
+
+
+def spare_room(
+    model: ModelConfig, config: EngineConfig, folder: Path, card_gb: float | None
+) -> Room:
+    """Where the weights of a checkpoint like this one can wait for their swap.
 
     Args:
-        memory_gb: What the engine may take of the card in all.
+        card_gb: What an engine may take of its card in all; None without a GPU.
+
+    Raises:
+        UserError: ``engine.next_weights=device``, and two checkpoints do not fit; or a torn file.
     """
-    if config.hot_swap == "off" or config.tensor_parallel * config.pipeline_parallel > 1:
-        return 0.0
-    weights = weights_gb(folder)
-    if not weights or config.next_weights not in ("auto", "device"):
-        return 0.0
-    left = memory_gb - 2 * weights - OVERHEAD_GB
-    if left < _CACHE_SHARE * memory_gb and config.next_weights == "auto":
-        return 0.0
-    return weights + OVERHEAD_GB
+    layout = load_layout(folder)
+    if model.adapter or config.next_weights == "files" or eligible(layout, layout, config):
+        return Room("files")
+    weights_gb = sum(file.stat().st_size for file in weight_files(folder)) / 2**30
+    wanted = config.next_weights
+    one_card = card_gb is not None and config.tensor_parallel * config.pipeline_parallel == 1
+    if one_card and wanted != "host":
+        assert card_gb is not None
+        left = card_gb - 2 * weights_gb - OVERHEAD_GB
+        if left >= _CACHE_SHARE * card_gb or (wanted == "device" and left > 0):
+            return Room("device", weights_gb + OVERHEAD_GB)
+    if wanted == "device":
+        raise UserError(
+            f"engine.next_weights=device: {weights_gb:.0f} GB of weights do not fit twice into "
+            f"{card_gb or 0:.0f} GB of one card per engine",
+            "leave it at auto, or write engine.next_weights=host",
+        )
+    fits = weights_gb * 2**30 * (config.replicas or 1) <= _HOST_SHARE * free_memory()
+    return Room("host" if wanted == "host" or (card_gb is not None and fits) else "files")
 
 
-def weights_gb(folder: Path) -> float:
-    """Size of a folder's weight files."""
-    return sum(file.stat().st_size for file in weight_files(folder)) / 2**30
+Stamp = tuple[tuple[str, int, int, int], ...]
 
 
-def spare_place(config: EngineConfig, folder: Path, reserved_gb: float, *, gpu: bool) -> str:
-    """Where the next checkpoint is to wait: ``device``, ``host`` or ``files``."""
-    if reserved_gb:
-        return "device"
-    if config.hot_swap == "off" or config.next_weights not in ("auto", "host"):
-        return "files"
-    weights = weights_gb(folder)
-    if config.next_weights == "host":
-        return "host" if weights else "files"
-    fits = 0 < weights * 2**30 * (config.replicas or 1) <= _HOST_SHARE * free_memory()
-    return "host" if gpu and fits else "files"
+def _stamp(folder: Path) -> Stamp:
+    """Names, inodes, sizes and times of a folder's files."""
+    found = [(path, path.stat()) for path in sorted(folder.iterdir()) if path.is_file()]
+    return tuple((path.name, at.st_ino, at.st_size, at.st_mtime_ns) for path, at in found)
 
 
 def _task(work: Awaitable[_T]) -> asyncio.Task[_T]:

@@ -118,10 +118,10 @@ class Engine(Protocol):
         ...
 
     async def prepare(self, model: ModelConfig) -> None:
-        """Make all ready for a swap to a model that comes later, while requests run.
+        """Begin to make all ready for a swap to a model that comes later.
 
-        Called before the first request: what can only be done then is done when this returns.
-        Never raises.
+        Called before the first request. What needs the engine for itself is done when this returns;
+        the rest goes on while requests run. Never raises.
         """
         ...
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mtbench_ray.engines.checkpoint import weight_files
-from mtbench_ray.engines.spare import map_buffer, tensors
+from mtbench_ray.engines.holder import map_buffer, tensors
 
 SAMPLED_ROWS = 64
 SAMPLED_COLUMNS = 64
@@ -82,7 +82,7 @@ class LiveWeights:
         """Copy the weights that lie in the mapped buffer into the model, in place.
 
         Args:
-            table: Rows of :data:`~mtbench_ray.engines.spare.Entry`.
+            table: Rows of :data:`~mtbench_ray.engines.holder.Entry`.
         """
         import torch
 

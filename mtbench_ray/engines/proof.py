@@ -15,7 +15,6 @@ Three witnesses, none of which believes that a reload "worked" because nobody co
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from typing import Any
 
 from mtbench_ray.engines.checkpoint import weight_files
 from mtbench_ray.engines.memory import free_memory
-from mtbench_ray.engines.spare import Spare, SpareError, token_logprobs
 
 WORKER_EXTENSION = "mtbench_ray.engines.live.LiveWeights"
 _PROMPT, _ANSWER = 32, 8
@@ -130,31 +128,23 @@ def check_canary(new: Canary, old: Canary, changed: int) -> None:
         raise NoProof(f"{changed} tensors differ on disk, but the engine answers as before")
 
 
-async def distance(canary: Canary, folder: Path, spare: Spare | None = None) -> float:
-    """How far an engine is from transformers: a second or two for a small model on the host.
-
-    Args:
-        folder: Holds the weights that gave the canary.
-        spare: Holds them too: the forward pass runs there, in milliseconds on a card.
-
-    Returns:
-        Mean absolute difference of log-probabilities in nats.
+async def reference(folder: Path, ids: Sequence[int]) -> list[float]:
+    """:func:`reference_logprobs` beside the event loop; a second or two for a small model.
 
     Raises:
-        NoProof: The reference cannot be had.
+        NoProof: They cannot be had.
     """
     try:
-        reference: list[float] | None = None
-        if spare is not None:
-            with contextlib.suppress(SpareError):
-                reference = await spare.logprobs(canary.ids)
-        if reference is None:
-            reference = await asyncio.to_thread(reference_logprobs, folder, canary.ids)
+        return await asyncio.to_thread(reference_logprobs, folder, ids)
     except Exception as error:
         # transformers raises many types for models that it does not know.
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise NoProof(f"no reference forward pass: {reason}", lasting=True) from error
-    differences = [abs(a - b) for a, b in zip(canary.logprobs, reference, strict=True)]
+
+
+def distance(canary: Canary, logprobs: Sequence[float]) -> float:
+    """Mean absolute difference in nats between a canary and a reference for its tokens."""
+    differences = [abs(a - b) for a, b in zip(canary.logprobs, logprobs, strict=True)]
     return sum(differences) / len(differences)
 
 
@@ -201,3 +191,14 @@ def reference_logprobs(folder: Path, ids: Sequence[int]) -> list[float]:
         return token_logprobs(model, ids)
     finally:
         torch.set_num_threads(threads)
+
+
+def token_logprobs(model: Any, ids: Sequence[int]) -> list[float]:
+    """Log-probability in nats of each token but the first under a transformers model."""
+    import torch
+
+    with torch.inference_mode():
+        logits = model(torch.tensor([list(ids)], device=model.device)).logits[0].float()
+    table = torch.log_softmax(logits[:-1], dim=-1)
+    picked = table.gather(1, torch.tensor(list(ids[1:]), device=table.device).unsqueeze(1))
+    return [float(value) for value in picked[:, 0]]

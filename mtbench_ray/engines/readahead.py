@@ -22,21 +22,13 @@ class ReadAhead:
 
     A hint and no more: what cannot be found or read is left to the engine to complain about. The
     kernel does the work; the thread holds no lock of the interpreter while it does.
-
-    Args:
-        idle: Wait for :meth:`begin`.
     """
 
-    def __init__(self, model: ModelConfig, *, idle: bool = False) -> None:
+    def __init__(self, model: ModelConfig) -> None:
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._run, args=(model,), name="read-ahead", daemon=True
         )
-        if not idle:
-            self.begin()
-
-    def begin(self) -> None:
-        """Start to read."""
         self._thread.start()
 
     def stop(self) -> None:

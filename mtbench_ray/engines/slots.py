@@ -48,12 +48,15 @@ def take_slot(folder: Path, root: Path | None = None) -> Slot | None:
     Raises:
         UserError: A weight file is torn.
     """
-    layout = load_layout(folder)
     root = root or Path(tempfile.gettempdir()) / f"mtbench_ray-{os.getuid()}" / "slots"
     try:
+        layout = load_layout(folder)
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _ours(root.parent) or not _ours(root):
+            return None
         for number in range(_MOST):
             slot = root / f"{layout.key[:16]}-{number}"
-            slot.mkdir(parents=True, exist_ok=True, mode=0o700)
+            slot.mkdir(exist_ok=True, mode=0o700)
             # Not one per thread: a slot is given up by another thread than took it.
             lock = filelock.FileLock(slot / "lock", thread_local=False)
             try:
@@ -68,3 +71,9 @@ def take_slot(folder: Path, root: Path | None = None) -> Slot | None:
     except OSError:
         return None
     return None
+
+
+def _ours(folder: Path) -> bool:
+    """Whether nobody else can turn links in it."""
+    found = folder.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & 0o022

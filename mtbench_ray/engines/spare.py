@@ -2,8 +2,7 @@
 
 Reading a checkpoint takes seconds, copying it from the card's own spare memory a fraction of one.
 The reading is done by another process, since a thread of the engine's would slow its steps down,
-and while requests run. It reads into one buffer, the same for all checkpoints of a layout, which
-the engine maps once:
+and while requests run. It reads into one buffer, which the engine maps once:
 
 - ``device``: memory of the card, shared by CUDA IPC;
 - ``host``: memory of the machine without a name in any file system, which the engine pins.
@@ -14,43 +13,19 @@ Nothing is left when the process ends, however it ends, and it ends with its par
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib
-import io
+import itertools
 import multiprocessing
-import os
-import pickle
-import re
-import struct
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from mtbench_ray.engines.checkpoint import safetensors_header, weight_files
+from mtbench_ray.engines.holder import Entry, SpareError, serve
 
-PLACES = ("device", "host")
 OVERHEAD_GB = 1.0
 """Memory of the card that the process takes beside the weights: CUDA's own, and a forward pass."""
-_ALIGNED = 256
-_PIECE = 64 << 20
 _JOIN_S = 10.0
-
-_DTYPES = {
-    "BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64", "BOOL": "bool",
-    "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64", "U8": "uint8",
-}  # fmt: skip
-"""Names of types in safetensors files, and torch's."""
-
-Entry = tuple[str, str, tuple[int, ...], int, int]
-"""A tensor in the buffer: name, dtype (of torch), shape, first byte, number of bytes."""
-
-
-class SpareError(Exception):
-    """The spare memory could not be had or filled; what was to come from there comes from files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,46 +33,49 @@ class Held:
     """Weights that lie ready.
 
     Attributes:
-        handle: For :func:`map_buffer`, in another process on the same card.
+        handle: For :func:`~mtbench_ray.engines.holder.map_buffer`, in a process on the same card.
         table: All tensors, layer by layer.
-        seconds: It took to read them.
     """
 
     folder: Path
     place: str
     handle: bytes
     table: tuple[Entry, ...]
-    seconds: float
 
 
 class Spare:
     """The process, from the side of the engine actor. Calls wait for one another.
 
     Args:
-        place: One of :data:`PLACES`.
+        place: ``device`` or ``host``.
+
+    Raises:
+        OSError: No process can be started.
     """
 
     def __init__(self, place: str) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(theirs, place), name="spare", daemon=True
+            target=serve, args=(theirs, place), name="spare", daemon=True
         )
         self._process.start()
         theirs.close()
         self._place = place
         # A call that nobody waits for any more still gets its own reply.
         self._turn = threading.Lock()
+        self._tickets = itertools.count()
+        self._newest = -1
 
     async def load(self, folder: Path) -> Held:
         """Read the weights of a folder, over those held before.
 
         Raises:
-            SpareError: They cannot be read, or the memory cannot be had.
+            SpareError: They cannot be read, the memory cannot be had, or a later call has come.
         """
-        began = time.monotonic()
-        handle, table = await self._ask("load", str(folder))
-        return Held(folder, self._place, handle, table, time.monotonic() - began)
+        self._newest = ticket = next(self._tickets)
+        handle, table = await self._ask("load", str(folder), ticket)
+        return Held(folder, self._place, handle, table)
 
     async def logprobs(self, ids: Sequence[int]) -> list[float]:
         """Log-probability in nats of each token but the first, by a forward pass of transformers
@@ -109,14 +87,16 @@ class Spare:
         return [float(value) for value in await self._ask("logprobs", list(ids))]
 
     def close(self) -> None:
-        """End the process; its memory is free when this returns. May be called twice."""
+        """End the process; its memory is free once the engine has ended too. Harmless twice."""
         self._process.kill()
         self._process.join(_JOIN_S)
         self._pipe.close()
 
-    async def _ask(self, what: str, argument: Any) -> Any:
+    async def _ask(self, what: str, argument: Any, ticket: int | None = None) -> Any:
         def exchange() -> tuple[bool, Any]:
             with self._turn:
+                if ticket is not None and ticket != self._newest:
+                    return False, "another checkpoint is wanted by now"
                 self._pipe.send((what, argument))
                 good, reply = self._pipe.recv()
             return good, reply
@@ -128,210 +108,3 @@ class Spare:
         if not good:
             raise SpareError(reply)
         return reply
-
-
-def map_buffer(place: str, handle: bytes) -> Any:
-    """The buffer of another process as a uint8 tensor.
-
-    Raises:
-        Exception: It cannot be mapped here; torch raises many types.
-    """
-    import torch
-
-    if place == "device":
-        rebuild, arguments = pickle.loads(handle)
-        arguments = list(arguments)
-        # The card's number in this process, which need not be the one over there.
-        arguments[6] = torch.cuda.current_device()
-        return rebuild(*arguments)
-    path, size = pickle.loads(handle)
-    buffer = torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
-    if torch.cuda.is_available():
-        # Pinned memory is copied at the full speed of the bus; without, it is only slower.
-        with contextlib.suppress(RuntimeError):
-            torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(buffer.data_ptr(), size, 0))
-    return buffer
-
-
-def tensors(buffer: Any, table: Sequence[Sequence[Any]]) -> Any:
-    """Names and tensors in a buffer; views, nothing is copied."""
-    import torch
-
-    for name, dtype, shape, first, size in table:
-        yield name, buffer[first : first + size].view(getattr(torch, dtype)).view(tuple(shape))
-
-
-def _serve(pipe: Connection, place: str) -> None:
-    """Main function of the process."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    with contextlib.suppress(OSError):
-        os.nice(19)
-    # While the engine starts; before the first call nothing is taken of the card.
-    with contextlib.suppress(ImportError):
-        for name in ("torch", "transformers.models.auto.modeling_auto"):
-            importlib.import_module(name)
-    holder = _Holder(place)
-    while True:
-        try:
-            what, argument = pipe.recv()
-        except EOFError:
-            return
-        try:
-            reply = holder.load(Path(argument)) if what == "load" else holder.logprobs(argument)
-            pipe.send((True, reply))
-        except Exception as error:
-            pipe.send((False, " ".join(f"{type(error).__name__}: {error}".split())[:300]))
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(0)
-
-
-class _Holder:
-    """The buffer and what lies in it."""
-
-    def __init__(self, place: str) -> None:
-        self._place = place
-        self._buffer: Any = None
-        self._handle = b""
-        self._file: int | None = None
-        self._folder = Path()
-        self._table: tuple[Entry, ...] = ()
-        self._pieces: Any = None
-
-    def load(self, folder: Path) -> tuple[bytes, tuple[Entry, ...]]:
-        self._table = ()
-        table: list[Entry] = []
-        regions: list[tuple[Path, int, int]] = []
-        total = 0
-        for path in weight_files(folder):
-            entries = safetensors_header(path)
-            entries.pop("__metadata__", None)
-            table += [_entry(name, described, total) for name, described in entries.items()]
-            size = max((described["data_offsets"][1] for described in entries.values()), default=0)
-            regions.append((path, total, size))
-            total += -(-size // _ALIGNED) * _ALIGNED
-        self._allocate(total)
-        for path, at, size in regions:
-            self._read(path, at, size)
-        self._folder = folder
-        self._table = tuple(sorted(table, key=lambda entry: _by_layer(entry[0])))
-        return self._handle, self._table
-
-    def _read(self, path: Path, at: int, size: int) -> None:
-        """The tensors of a file, ``size`` bytes, into the buffer from its byte ``at`` on.
-
-        By plain reads into pinned memory, one piece while the card takes the other: mapped files
-        come page by page, at a fraction of the speed.
-        """
-        import torch
-
-        device = self._place == "device"
-        if device and self._pieces is None:
-            self._pieces = [torch.empty(_PIECE, dtype=torch.uint8, pin_memory=True) for _ in "ab"]
-        copied = [torch.cuda.Event() for _ in "ab"] if device else []
-        with path.open("rb", buffering=0) as file:
-            (header,) = struct.unpack("<Q", file.read(8))
-            file.seek(8 + header)
-            for number, first in enumerate(range(0, size, _PIECE)):
-                target = self._buffer[at + first : at + min(first + _PIECE, size)]
-                if not device:
-                    _fill(file, target)
-                    continue
-                piece, event = self._pieces[number % 2][: len(target)], copied[number % 2]
-                event.synchronize()
-                _fill(file, piece)
-                target.copy_(piece, non_blocking=True)
-                event.record()
-        if device:
-            torch.cuda.synchronize()
-
-    def logprobs(self, ids: list[int]) -> list[float]:
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        config = AutoConfig.from_pretrained(self._folder, local_files_only=True)
-        held = dict(tensors(self._buffer, self._table))
-        # Parameters are not drawn and their memory is never touched: the held ones take their
-        # place. What a model computes for itself at its making (positions) is there.
-        with _no_initial_weights():
-            model = AutoModelForCausalLM.from_config(
-                config, dtype=next(iter(held.values())).dtype, attn_implementation="eager"
-            )
-        state = model.load_state_dict(held, assign=True, strict=False)
-        model.tie_weights()
-        # A tied weight has two names, of which the file has one.
-        filled = {id(p) for n, p in model.named_parameters(remove_duplicate=False) if n in held}
-        empty = [n for n, p in model.named_parameters() if id(p) not in filled]
-        if odd := [*empty, *state.unexpected_keys]:
-            raise SpareError(f"transformers names weights otherwise: {', '.join(odd[:3])}")
-        model.eval().to(self._buffer.device)
-        return token_logprobs(model, ids)
-
-    def _allocate(self, total: int) -> None:
-        import torch
-
-        if self._buffer is not None and self._buffer.numel() == total:
-            return
-        self._buffer = None
-        if self._place == "device":
-            from torch.multiprocessing.reductions import reduce_tensor
-
-            torch.cuda.empty_cache()
-            self._buffer = torch.empty(total, dtype=torch.uint8, device="cuda")
-            self._handle = pickle.dumps(reduce_tensor(self._buffer))
-            return
-        if self._file is not None:
-            os.close(self._file)
-        self._file = os.memfd_create("mtbench_ray-spare")
-        os.ftruncate(self._file, total)
-        path = f"/proc/{os.getpid()}/fd/{self._file}"
-        self._buffer = torch.from_file(path, shared=True, size=total, dtype=torch.uint8)
-        self._handle = pickle.dumps((path, total))
-
-
-def token_logprobs(model: Any, ids: Sequence[int]) -> list[float]:
-    """Log-probability in nats of each token but the first under a transformers model."""
-    import torch
-
-    with torch.inference_mode():
-        logits = model(torch.tensor([list(ids)], device=model.device)).logits[0].float()
-    table = torch.log_softmax(logits[:-1], dim=-1)
-    picked = table.gather(1, torch.tensor(list(ids[1:]), device=table.device).unsqueeze(1))
-    return [float(value) for value in picked[:, 0]]
-
-
-def _entry(name: str, described: dict[str, Any], at: int) -> Entry:
-    """A tensor of a file whose data begins at byte ``at`` of the buffer."""
-    import torch
-
-    dtype = _DTYPES[described["dtype"]]
-    first, end = (at + offset for offset in described["data_offsets"])
-    if first % getattr(torch, dtype).itemsize:
-        raise SpareError(f"{name} is not aligned in its file")
-    return name, dtype, tuple(described["shape"]), first, end - first
-
-
-def _fill(file: io.FileIO, target: Any) -> None:
-    """Read as much of a file as a uint8 tensor in host memory takes."""
-    view = memoryview(target.numpy())
-    while view:
-        count = file.readinto(view)
-        if not count:
-            raise SpareError(f"{file.name} has become shorter")
-        view = view[count:]
-
-
-def _by_layer(name: str) -> list[tuple[int, str]]:
-    """Layer 2 before layer 10, each layer whole: the engine copies a layer once it has all."""
-    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name)]
-
-
-def _no_initial_weights() -> Any:
-    try:
-        from transformers.initialization import no_init_weights
-    except ImportError:  # transformers 4
-        from transformers.modeling_utils import no_init_weights
-    return no_init_weights()

@@ -12,6 +12,7 @@ by version.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from mtbench_ray.engines.checkpoint import (
     safetensors_header,
     weight_files,
 )
+from mtbench_ray.engines.holder import SpareError
 from mtbench_ray.engines.proof import (
     Canary,
     NoProof,
@@ -33,6 +35,7 @@ from mtbench_ray.engines.proof import (
     check_distance,
     compare,
     distance,
+    reference,
 )
 from mtbench_ray.engines.spare import Held, Spare
 from mtbench_ray.schema import canonical, text_hash
@@ -74,8 +77,8 @@ class Loaded:
     Attributes:
         hash: Of the folder as it was when it was loaded: what lies there may be replaced.
         tokenizer: Hash of what makes ids of text and text of ids.
-        canary: Taken when the first swap needs it.
-        distance: Of the canary from a reference forward pass, in nats, where that was made ahead.
+        canary: Taken before the first answer where a swap is to follow, else by the swap.
+        distance: Of the canary from a forward pass in spare memory, in nats, where that was made.
     """
 
     folder: Path
@@ -176,6 +179,7 @@ async def witness(llm: Any, loaded: Loaded) -> Loaded:
 
     Raises:
         NoProof: They cannot be compared, or their files are gone.
+        Exception: Whatever the engine raises when it is dead, or the file system.
     """
     if await asyncio.to_thread(folder_hash, loaded.folder) != loaded.hash:
         raise NoProof("the files that it was started with are no longer there")
@@ -209,15 +213,13 @@ async def swap(
         there = time.monotonic()
         # What was loaded is what lay there before: nobody wrote to the folder meanwhile.
         still = asyncio.create_task(asyncio.to_thread(folder_hash, new.folder))
+        still.add_done_callback(lambda done: done.cancelled() or done.exception())
         changed = await compare(llm, new.folder, frozenset(new.layout.tensors))
         after = await canary(llm)
         check_canary(after, old.canary, changed)
         words = f"{len(new.layout.tensors)} tensors compared, {changed} changed"
         if not proven(new.layout):
-            before = old.distance
-            if before is None:
-                before = await distance(old.canary, old.folder)
-            far = await distance(after, new.folder, spare if held else None)
+            before, far = await _distances(old, new.folder, after, spare if held else None)
             check_distance(far, before)
             _proven.add(new.layout.key)
             words += f"; {far:.2g} nats from a reference forward pass"
@@ -232,6 +234,18 @@ async def swap(
         raise NoProof(f"the swap failed: {reason}") from error
     words += f"; from {place} in {there - began:.2f} s, proof {time.monotonic() - there:.2f} s"
     return Swapped(replace(new, canary=after), words)
+
+
+async def _distances(
+    old: Loaded, folder: Path, after: Canary, spare: Spare | None
+) -> tuple[float, float]:
+    """Distances from a reference before and after a swap, both measured in the same way."""
+    assert old.canary is not None
+    if spare is not None and old.distance is not None:
+        with contextlib.suppress(SpareError):
+            return old.distance, distance(after, await spare.logprobs(after.ids))
+    before = distance(old.canary, await reference(old.folder, old.canary.ids))
+    return before, distance(after, await reference(folder, after.ids))
 
 
 async def _load(llm: Any, folder: Path, held: Held | None = None) -> str:

@@ -21,9 +21,10 @@ SHIPPED = Path(__file__).parent / "templates"
 _STOP_LINE = re.compile(r"\{#-?\s*stop:\s*(\[.*?\])\s*-?#\}")
 _PROBE = "zqprobe"
 _TOKENIZER_FILE = re.compile(
-    r"(tokenizer|vocab|merges|special_tokens|added_tokens|chat_template).*|.*\.(model|jinja|tiktoken)"
+    r"(tokenizer|vocab|merges|special_tokens|added_tokens|chat_template|tekken).*"
+    r"|.*\.(model|jinja|tiktoken|spm)"
 )
-_DECIDING = ("model_type", "tokenizer_class", "auto_map")
+_DECIDING = ("model_type", "tokenizer_class", "auto_map", "transformers_version")
 """Entries of config.json that say which kind of tokenizer it is."""
 _kept: dict[str, Any] = {}
 """The tokenizer loaded last, by the hash of its files."""
@@ -191,9 +192,9 @@ def _tokenizer(
     if adapter is not None and (adapter / "tokenizer_config.json").is_file():
         # Training saved the tokenizer beside the adapter, with the template it trained on.
         path, revision = str(adapter), None
-    key = _tokenizer_key(Path(path)) if Path(path).is_dir() and not trust_remote_code else ""
-    if key and key in _kept:
-        return _kept[key]
+    key = "" if trust_remote_code else _tokenizer_key(Path(path))
+    if key and (kept := _kept.get(key)):
+        return kept
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             path, revision=revision, trust_remote_code=trust_remote_code
@@ -207,24 +208,28 @@ def _tokenizer(
         raise UserError(
             f"model {model.label}: its tokenizer does not load: {reason}", hint
         ) from None
-    if key:
+    if key and key == _tokenizer_key(Path(path)):  # nobody wrote there meanwhile
         _kept.clear()
         _kept[key] = tokenizer
     return tokenizer
 
 
 def _tokenizer_key(folder: Path) -> str:
-    """Equal for folders whose tokenizers are the same.
+    """Equal for folders whose tokenizers are the same; empty where that cannot be told.
 
     The checkpoints of a training run share one. Loading it takes a second in which no other thread
     of this process gets far, those that feed a running engine among them.
     """
-    config = read_json(folder / "config.json")
-    digest = hashlib.sha256(canonical([config.get(k) for k in _DECIDING]).encode())
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and _TOKENIZER_FILE.fullmatch(path.name):
-            digest.update(f"\n{path.relative_to(folder)} {path.stat().st_size}\n".encode())
-            digest.update(path.read_bytes())
+    try:
+        config = read_json(folder / "config.json")
+        digest = hashlib.sha256(canonical([config.get(k) for k in _DECIDING]).encode())
+        found = [*folder.iterdir(), *(folder / "additional_chat_templates").glob("*")]
+        for path in sorted(found):
+            if path.is_file() and _TOKENIZER_FILE.fullmatch(path.name):
+                digest.update(f"\n{path.relative_to(folder)} {path.stat().st_size}\n".encode())
+                digest.update(path.read_bytes())
+    except (OSError, UserError):
+        return ""
     return digest.hexdigest()
 
 

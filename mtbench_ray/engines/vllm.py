@@ -28,6 +28,9 @@ from mtbench_ray.engines.vllm_core import Core, start_core
 from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.schema import Message, canonical
 
+_PATIENCE_S = 30.0
+"""For a look at the next checkpoint's headers."""
+
 
 class VllmEngine:
     """One model on a running vLLM engine, made by :meth:`start`, :meth:`adopt` or :meth:`swap`."""
@@ -112,10 +115,9 @@ class VllmEngine:
         core = self._core
         core.drop_ahead()
         try:
-            ahead = core.ahead = await look_ahead(
-                model, core.loaded, core.config, adapters=bool(core.largest_rank)
-            )
-        except UserError:
+            # A file system that hangs is the next checkpoint's trouble, not this one's.
+            ahead = core.ahead = await asyncio.wait_for(self._look_ahead(model), _PATIENCE_S)
+        except Exception:
             return  # told when its turn comes
         if ahead.reason or ahead.new.hash == core.loaded.hash:
             ahead.read(None, core.loaded)
@@ -125,22 +127,28 @@ class VllmEngine:
             # this fails the swap tries again, and says what is wrong.
             with contextlib.suppress(Exception):
                 core.loaded = await asyncio.wait_for(
-                    witness(core.llm, core.loaded), core.config.start_timeout_s
+                    witness(core.llm, core.loaded), core.config.stall_s
                 )
         ahead.read(core.spare, core.loaded)
+
+    async def _look_ahead(self, model: ModelConfig) -> Ahead:
+        core = self._core
+        return await look_ahead(model, core.loaded, core.config, adapters=bool(core.largest_rank))
 
     async def swap(self, model: ModelConfig) -> Swap:
         """See :class:`~mtbench_ray.engines.base.Engine`."""
         core = self._core
         # Taken: at the next swap to the same place other files may lie there.
         ahead, core.ahead = core.ahead, None
-        if ahead is None or ahead.model != model:
+        if ahead is None or ahead.model != model or not ahead.current:
             if ahead is not None:
                 ahead.drop()
-            ahead = await look_ahead(
-                model, core.loaded, core.config, adapters=bool(core.largest_rank)
-            )
-        new, reason, template = ahead.new, ahead.reason, await ahead.template
+            ahead = await self._look_ahead(model)
+        try:
+            new, reason, template = ahead.new, ahead.reason, await ahead.template
+        except UserError:
+            ahead.drop()
+            raise
         if template.thinking.stop and core.loaded.tokenizer != new.tokenizer:
             # The engine looks for stop strings in what the tokenizer of its start makes of ids.
             reason = reason or "stop strings and another tokenizer"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
-from mtbench_ray.engines.ahead import reserve_gb
 from mtbench_ray.engines.checkpoint import Source, adapter_folder, read_json
 from mtbench_ray.engines.proof import WORKER_EXTENSION
 from mtbench_ray.errors import UserError, unknown_name
@@ -51,12 +50,17 @@ def on_gpu() -> bool:
 
 
 def engine_arguments(
-    model: ModelConfig, config: EngineConfig, source: Source, window: int | None
+    model: ModelConfig,
+    config: EngineConfig,
+    source: Source,
+    window: int | None,
+    spare_gb: float = 0.0,
 ) -> dict[str, Any]:
     """Arguments of ``AsyncEngineArgs``; ``engine.args`` come last.
 
     Args:
         window: Context window of the model, None where unknown.
+        spare_gb: Of the engine's share of its card, what it has to leave free.
 
     Raises:
         UserError: An argument of ``engine.args`` does not exist, the memory limit cannot work, or
@@ -97,8 +101,8 @@ def engine_arguments(
         # In a Ray actor vLLM may choose Ray by itself and wait for GPUs that the actor holds.
         arguments["distributed_executor_backend"] = "mp"
     if gpu:
-        share, reserved = _utilisation(config), reserved_gb(config, source)
-        arguments["gpu_memory_utilization"] = round(share - reserved / _card_gb(), 4)
+        share = _utilisation(config) - (spare_gb / _card_gb() if spare_gb else 0.0)
+        arguments["gpu_memory_utilization"] = round(share, 4)
         # Steps beyond the largest captured size take twice as long.
         arguments["max_cudagraph_capture_size"] = -(-config.max_num_seqs // 8) * 8
     else:
@@ -157,11 +161,9 @@ def _utilisation(config: EngineConfig) -> float:
     return round(config.memory_limit_gb / have, 4)
 
 
-def reserved_gb(config: EngineConfig, source: Source) -> float:
-    """Of the engine's share of its card, the part left to the checkpoint that comes next."""
-    if not on_gpu():
-        return 0.0
-    return reserve_gb(config, source.folder, _utilisation(config) * _card_gb())
+def engine_share_gb(config: EngineConfig) -> float | None:
+    """What an engine may take of one card; None without a GPU."""
+    return _utilisation(config) * _card_gb() if on_gpu() else None
 
 
 def _card_gb() -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
-from mtbench_ray.engines.ahead import Ahead, spare_place
+from mtbench_ray.engines.ahead import Ahead, Room, spare_room
 from mtbench_ray.engines.checkpoint import Source, adapter_folder
 from mtbench_ray.engines.processes import Children, Output
 from mtbench_ray.engines.slots import Slot, take_slot
@@ -19,8 +19,7 @@ from mtbench_ray.engines.spare import Spare
 from mtbench_ray.engines.swap import Loaded, load_folder
 from mtbench_ray.engines.vllm_args import (
     engine_arguments,
-    on_gpu,
-    reserved_gb,
+    engine_share_gb,
     set_environment,
 )
 from mtbench_ray.engines.watch import Watch
@@ -80,8 +79,6 @@ class Core:
         self.watch.fault(EngineFault("engine was stopped"))
         self.watch.close()
         self.drop_ahead()
-        if self.spare is not None:
-            await asyncio.to_thread(self.spare.close)
         self.children.look()
         # A hung engine never answers; whatever shutdown does or says, its processes end below.
         with contextlib.suppress(Exception):
@@ -89,6 +86,8 @@ class Core:
         # Dropped now: at the interpreter's end its own clean-up would trip over missing modules.
         self.llm = None
         await asyncio.to_thread(self.children.end)
+        if self.spare is not None:
+            await asyncio.to_thread(self.spare.close)
         if self.slot is not None:
             self.slot.release()
 
@@ -123,11 +122,13 @@ async def start_core(
     spare: Spare | None = None
     try:
         # The first import of vllm takes seconds.
-        arguments, place = await asyncio.to_thread(_prepare, model, config, source, window)
+        arguments, room = await asyncio.to_thread(_prepare, model, config, source, window)
         if slot is not None:
             arguments["model"] = str(slot.path)
         # Before the engine's own processes, so that it is none of them; it imports meanwhile.
-        spare = Spare(place) if place != "files" else None
+        if room.place != "files":
+            with contextlib.suppress(OSError):  # then the files are read when they are needed
+                spare = Spare(room.place)
         llm, loaded, children = await _start(arguments, config, source, slot)
     except BaseException:
         if spare is not None:
@@ -176,12 +177,11 @@ async def _start(
 
 def _prepare(
     model: ModelConfig, config: EngineConfig, source: Source, window: int | None
-) -> tuple[dict[str, Any], str]:
-    """Engine arguments, and where the next checkpoint is to wait."""
+) -> tuple[dict[str, Any], Room]:
+    """Engine arguments, and the room that they leave to the next checkpoint."""
     set_environment(config)
-    arguments = engine_arguments(model, config, source, window)
-    reserved = reserved_gb(config, source)
-    return arguments, spare_place(config, source.folder, reserved, gpu=on_gpu())
+    room = spare_room(model, config, source.folder, engine_share_gb(config))
+    return engine_arguments(model, config, source, window, room.card_gb), room
 
 
 def _build(arguments: dict[str, Any]) -> Any:
