@@ -64,7 +64,7 @@ class EngineActor:
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
         """Answer one shard; yields one-row batches: ``begin``, ``rows`` (JSON of those that are
-        there together), ``end``.
+        there together, an empty list as a sign of life), ``end``.
 
         What goes wrong here comes out as a row too: Ray's own handling of exceptions would end
         the stream of all shards, or drop the rest of this one silently.
@@ -91,11 +91,8 @@ class EngineActor:
 
 
 def _whereabouts() -> dict[str, Any]:
-    """Of this actor: its node, process and log."""
-    import ray
-
+    """Of this actor: its machine, process and log."""
     return {
-        "node": ray.get_runtime_context().get_node_id(),
         "host": platform.node(),
         "pid": os.getpid(),
         "log": os.path.realpath("/proc/self/fd/2"),
@@ -148,7 +145,7 @@ def _stream_ray(
             try:
                 row = rows.get(timeout=0.5)
             except queue.Empty:
-                watch.check(at_work)
+                watch.check()
                 continue
             watch.heard()
             if row is None or isinstance(row, BaseException):

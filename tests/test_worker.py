@@ -297,3 +297,13 @@ def test_start_engine_knows_its_kinds() -> None:
         return engine.origin
 
     assert asyncio.run(started()) == "fake"
+
+
+def test_a_worker_gives_signs_of_life_while_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mtbench_ray.engines.worker.BEAT_S", 0.05)
+    worker = ShardWorker()
+    shard = make_shard([1], fake_faults={"slow_start": 0.3})
+    together = list(worker.run_together(shard))
+    worker.close()
+    assert together.count([]) >= 3
+    assert len(rows_of([row for rows in together for row in rows])) == 2

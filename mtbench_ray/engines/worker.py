@@ -29,6 +29,8 @@ from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.schema import ANSWERED, EngineEvent, Turn
 
 StartEngine = Callable[[ModelConfig, EngineConfig], Awaitable[Engine]]
+BEAT_S = 20.0
+"""The longest silence of a worker that has a shard."""
 _COMPANY = 8
 """Suspects run in groups this many times smaller than the one that died."""
 
@@ -122,7 +124,8 @@ class ShardWorker:
         """The same, and what is there at the same moment in one list.
 
         A whole batch of conversations may end its turn in one step of the engine, and every yield
-        costs Ray Data tens of milliseconds.
+        costs Ray Data tens of milliseconds. An empty list every so often where nothing comes: a
+        worker that says nothing is a dead one.
         """
         outputs: queue.Queue[Output | None] = queue.Queue()
         work = asyncio.run_coroutine_threadsafe(self._answer(shard, outputs.put), self._loop)
@@ -130,7 +133,11 @@ class ShardWorker:
         try:
             ended = False
             while not ended:
-                together = [outputs.get()]
+                try:
+                    together = [outputs.get(timeout=BEAT_S)]
+                except queue.Empty:
+                    yield []
+                    continue
                 with contextlib.suppress(queue.Empty):
                     while together[-1] is not None:
                         together.append(outputs.get_nowait())
