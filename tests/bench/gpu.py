@@ -4,10 +4,11 @@
     python tests/bench/gpu.py models main sweep equal two --no-one --spread --limit-s 560
 
 Parts: models main sweep separate equal equal_tied lora mixed ways_out oom start (one GPU each), two
-(two GPUs). With --spread they run side by side, each in a process of its own on cards of its own,
-as soon as there are any; the output of each is in --logs. Models have random weights, the judge is
-a stub with 2 s latency in its own process. Figures of the product are made from the rows and the
-timeline that its runs leave behind; those of bare engines come from gpu_engines.py.
+tensor_parallel replicas (two GPUs). With --spread they run side by side, each in a process of its
+own on cards of its own, as soon as there are any; the output of each is in --logs. Models have
+random weights, the judge is a stub with 2 s latency in its own process. Figures of the product are
+made from the rows and the timeline that its runs leave behind; those of bare engines come from
+gpu_engines.py. Where the package is not installed: PYTHONPATH=<the checkout>.
 
 ``--shape tiny --small tiny --limit 3 --max-tokens 16`` runs the same on a CPU, as a test of the
 script.
@@ -93,7 +94,7 @@ def main() -> None:
                         help="a setting for every run")  # fmt: skip
     args = parser.parse_args()
     os.environ["RAY_AUTH_MODE"] = "disabled"
-    parts = args.parts or [part for part in PARTS if part != "two"]
+    parts = args.parts or [part for part in PARTS if part not in NEEDS]
     if not args.spread:
         show(run_parts(args, parts))
         return

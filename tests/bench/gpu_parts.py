@@ -318,7 +318,7 @@ def start(bench: Bench) -> None:
 
 
 def two(bench: Bench) -> None:
-    """Two GPUs: the sweep, tensor parallelism, two replicas on one checkpoint."""
+    """The sweep on two GPUs."""
     both = _sweep(bench, "two", bench.models)
     bench.row("sweep on all GPUs: exit, turns", f"{both.code}, {len(both.answers)}")
     kinds = [f"{e['kind']} {e['seconds']:.1f}" for e in both.engine_events]
@@ -329,20 +329,32 @@ def two(bench: Bench) -> None:
         bench.row("sweep to the last token: all GPUs / one",
                   f"{both.to_last_token:.1f} / {one.to_last_token:.1f} s = "
                   f"{both.to_last_token / one.to_last_token:.2f}", "<= 0.55")  # fmt: skip
-    for name, setting in (("tensor_parallel=2", "engine.tensor_parallel=2"),
-                          ("two replicas on one checkpoint", "engine.replicas=2")):  # fmt: skip
-        run = bench.run("one-checkpoint", f"model={bench.models[0]}", setting)
-        first, last = span(run.answers)
-        keys = {(r["answer_id"], r["turn"]) for r in run.answers}
-        bench.row(f"{name}: exit, turns, distinct, generation, command",
-                  f"{run.code}, {len(run.answers)}, {len(keys)}, {last - first:.1f} s,"
-                  f" {run.seconds:.1f} s", "0, 160, 160")  # fmt: skip
+
+
+def tensor_parallel(bench: Bench) -> None:
+    """One engine over two GPUs."""
+    _one_checkpoint(bench, "engine.tensor_parallel=2")
+
+
+def replicas(bench: Bench) -> None:
+    """Two engines for one checkpoint: each row once."""
+    _one_checkpoint(bench, "engine.replicas=2")
+
+
+def _one_checkpoint(bench: Bench, setting: str) -> None:
+    run = bench.run("one-checkpoint", f"model={bench.models[0]}", setting)
+    first, last = span(run.answers)
+    keys = {(r["answer_id"], r["turn"]) for r in run.answers}
+    starts = ", ".join(f"{e['seconds']:.0f}" for e in run.engine_events)
+    bench.row(f"{setting}: exit, turns, distinct, generation, command, engine starts",
+              f"{run.code}, {len(run.answers)}, {len(keys)}, {last - first:.1f} s,"
+              f" {run.seconds:.1f} s, {starts} s", "0, 160, 160")  # fmt: skip
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
     "models": models, "main": main_job, "sweep": sweep, "separate": separate, "equal": equal,
     "equal_tied": equal_tied, "lora": lora, "mixed": mixed, "ways_out": ways_out, "oom": oom,
-    "start": start, "two": two,
+    "start": start, "two": two, "tensor_parallel": tensor_parallel, "replicas": replicas,
 }  # fmt: skip
-NEEDS = {"models": 1 << 10, "two": 2}
+NEEDS = {"models": 1 << 10, "two": 2, "tensor_parallel": 2, "replicas": 2}
 """GPUs of the parts that need other than one; ``models`` takes all."""
