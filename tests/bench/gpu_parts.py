@@ -194,12 +194,14 @@ def equal_tied(bench: Bench) -> None:
 def lora(bench: Bench) -> None:
     """Two adapters and their base, interleaved in one engine, and in engines of their own.
 
-    One conversation at a time: bf16 logits depend on what else is in the batch.
+    One conversation at a time: bf16 logits depend on what else is in the batch. Without compiled
+    code: an engine that compiles rounds otherwise than one that finds its code in the cache.
     """
     base = bench.model(1, bench.args.small)
     adapters = [str(bench.adapter(base, seed)) for seed in (1, 2)]
     settings = ["sampling.temperature=0", "engine.replicas=1", "limit=3", "engine.max_num_seqs=1",
-                "sampling.max_tokens=64", f"model={base}"]  # fmt: skip
+                "engine.enforce_eager=true", "sampling.max_tokens=64",
+                f"model={base}"]  # fmt: skip
     names = ["null", *adapters]
     together = bench.run("lora", "-m", *settings, f"model.adapter={','.join(names)}")
     alone = {}
