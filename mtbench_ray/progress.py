@@ -57,6 +57,7 @@ class Progress:
         self._shown = self._began
         self._last = ""
         self._routine = float("-inf")
+        self._up = False
         self._failed = 0
         self._sum = 0.0
         self._scored = 0
@@ -92,6 +93,7 @@ class Progress:
 
     def turn(self, row: Turn) -> None:
         """Count a turn."""
+        self._up = True
         if row.status in ANSWERED:
             self._tokens += row.output_tokens
         else:
@@ -112,6 +114,7 @@ class Progress:
 
     def engine(self, event: EngineEvent) -> None:
         """Say what an engine did; of many starts that went well only some."""
+        self._up = True
         now = time.monotonic()
         if event.kind in ("start", "swap", "stop"):
             if self._quiet or now - self._routine < PLAIN_EVERY_S:
@@ -161,6 +164,8 @@ class Progress:
         passed = time.monotonic() - self._began
         left = self._left()
         words = [f"{passed:5.0f} s", self._counts(), *self._rates()]
+        if not self._up and self._standings.turns_done < self._standings.turns_wanted:
+            words.append("engines are starting")
         if left is not None:
             words.append(f"about {_span(left)} left")
         return "  ".join(words)
