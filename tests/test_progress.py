@@ -188,16 +188,6 @@ def test_a_long_start_of_engines_is_said(line, monkeypatch, capsys):
     assert max(starting) < min(started)
 
 
-def test_a_long_start_of_engines_is_said(line, monkeypatch, capsys):
-    monkeypatch.setattr(module, "PLAIN_EVERY_S", 0.1)
-    assert main(["model=m", "engine.fake_faults.slow_start=0.5", *line]) == 0
-    lines = capsys.readouterr().err.splitlines()
-    starting = [number for number, text in enumerate(lines) if "engines are starting" in text]
-    started = [number for number, text in enumerate(lines) if text.startswith("engine start")]
-    assert len(starting) >= 2
-    assert max(starting) < min(started)
-
-
 @pytest.mark.parametrize(
     ("seconds", "words"), [(7.4, "7 s"), (99, "99 s"), (601, "10 min"), (7300, "2 h 2 min")]
 )

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -48,8 +46,9 @@ def contents(folder: Path) -> dict[str, torch.Tensor]:
     return {k: v for f in folder.glob("*.safetensors") for k, v in load_file(f).items()}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def spare() -> Iterator[Spare]:
+    """One for all: its process takes seconds to import torch."""
     spare = Spare("host")
     yield spare
     spare.close()
@@ -130,9 +129,9 @@ def test_of_loads_that_wait_only_the_newest_is_done(spare: Spare, tmp_path: Path
     assert any("another checkpoint is wanted" in str(other) for other in others)
 
 
-def test_a_process_that_is_gone_is_told(spare: Spare, tmp_path: Path) -> None:
-    (child,) = multiprocessing.active_children()
-    os.kill(child.pid or 0, signal.SIGKILL)
+def test_a_process_that_is_gone_is_told(tmp_path: Path) -> None:
+    spare = Spare("host")
+    spare._process.kill()
     with pytest.raises(SpareError, match="gone"):
         asyncio.run(spare.load(tmp_path))
     spare.close()
