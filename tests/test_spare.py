@@ -208,6 +208,8 @@ def test_the_card_keeps_room_where_two_checkpoints_and_a_cache_fit(tmp_path: Pat
     for cards, gb in ((1, 30.0), (2, 72.0)):
         with pytest.raises(UserError, match="do not fit twice"):
             spare_room(MODEL, replace(device, tensor_parallel=cards), folder, gb)
+    with pytest.raises(UserError, match="no GPU"):
+        spare_room(MODEL, device, folder, None)
 
 
 def test_else_the_host_does_where_it_has_room(

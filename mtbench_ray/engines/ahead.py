@@ -156,7 +156,7 @@ def spare_room(
         card_gb: What an engine may take of its card in all; None without a GPU.
 
     Raises:
-        UserError: ``engine.next_weights=device``, and two checkpoints do not fit; or a torn file.
+        UserError: ``engine.next_weights=device``, and there is no room for it; or a torn file.
     """
     layout = load_layout(folder)
     if model.adapter or config.next_weights == "files" or eligible(layout, layout, config):
@@ -170,9 +170,14 @@ def spare_room(
         if left >= _CACHE_SHARE * card_gb or (wanted == "device" and left > 0):
             return Room("device", weights_gb + OVERHEAD_GB)
     if wanted == "device":
+        reason = "there is no GPU here"
+        if card_gb is not None:
+            reason = (
+                f"{weights_gb:.0f} GB of weights do not fit twice into the {card_gb:.0f} GB of one "
+                "card that an engine may take (engines over several cards cannot do this)"
+            )
         raise UserError(
-            f"engine.next_weights=device: {weights_gb:.0f} GB of weights do not fit twice into "
-            f"{card_gb or 0:.0f} GB of one card per engine",
+            f"engine.next_weights=device: {reason}",
             "leave it at auto, or write engine.next_weights=host",
         )
     fits = weights_gb * 2**30 * (config.replicas or 1) <= _HOST_SHARE * free_memory()
