@@ -98,6 +98,25 @@ def test_a_signal_during_set_up_ends_it_cleanly(moment, questions, tmp_path):
         assert "Traceback" not in run.err
 
 
+PROBE = """
+import mtbench_ray.__main__ as entry, mtbench_ray.cli as cli
+def run(argv):
+    try:
+        exec("raise KeyboardInterrupt")
+    except KeyboardInterrupt:
+        return 130
+cli.main = run
+entry.main()
+"""
+
+
+def test_an_interrupt_inside_the_making_of_a_class_keeps_the_exit_code(tmp_path):
+    (tmp_path / "probe.py").write_text(PROBE)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    done = subprocess.run([sys.executable, "-m", "probe"], env=env, check=False)
+    assert done.returncode == 130
+
+
 def raylet_is_up(run):
     run.look()
     return any("raylet" in " ".join(process.cmdline()) for process in run.processes())
