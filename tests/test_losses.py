@@ -90,13 +90,13 @@ def test_shards_hold_every_unit_once_and_survive_the_way_to_an_actor():
 def test_a_stream_without_any_engine_left_is_given_up_only_after_a_node_was_lost(monkeypatch):
     nodes = {"head", "gpu"}
     monkeypatch.setattr(deaths, "_alive_nodes", lambda: set(nodes))
-    monkeypatch.setattr(deaths, "NO_ENGINE_S", 0.05)
+    monkeypatch.setattr(deaths, "NO_ENGINE_S", 0.5)
     watch = deaths.NodeWatch()
-    time.sleep(0.1)
+    time.sleep(0.6)
     watch.check()  # engines may wait long for their places
     nodes.remove("gpu")
     watch.heard()
     watch.check()  # somebody is still at work
-    time.sleep(0.1)
+    time.sleep(0.6)
     with pytest.raises(EngineFault, match="1 node"):
         watch.check()
