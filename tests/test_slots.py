@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,14 @@ def test_a_killed_process_holds_no_slot(tmp_path: Path) -> None:
 def test_where_no_link_can_be_made_the_checkpoints_own_path_must_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert take_slot(write_model(tmp_path / "one"), tmp_path / "file") is None
+
+
+def test_a_umask_that_lets_the_group_write_does_no_harm(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        assert take_slot(write_model(tmp_path / "one"), tmp_path / "own" / "slots") is not None
+    finally:
+        os.umask(before)
 
 
 def test_a_folder_that_others_may_write_is_not_trusted(tmp_path: Path) -> None:

@@ -243,31 +243,18 @@ def test_swap_there_and_back(there_and_back: list[Any]) -> None:
 
 @pytest.mark.engine
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("held", ["in the engine", "made ready"])
 def test_new_weights_at_the_same_path_are_loaded(
-    there_and_back: list[Any], worker: ShardWorker, base: Path, other: Path, root: Path
+    held: str, there_and_back: list[Any], worker: ShardWorker, base: Path, other: Path, root: Path
 ) -> None:
-    folder = write_variant(base, root / "moving", seed=2)
-    event, origin, before = ask(worker, folder)
-    write_variant(base, folder, seed=1)
-    event, origin, after = ask(worker, folder)
-    assert (event.kind, origin) == ("swap", "swap")
-    assert after == there_and_back[1][2] != before
-
-
-@pytest.mark.engine
-@pytest.mark.timeout(600)
-def test_new_weights_at_a_path_that_was_made_ready_are_loaded(
-    there_and_back: list[Any], worker: ShardWorker, base: Path, other: Path, root: Path
-) -> None:
-    """What was made ready is of no use then; the engine is."""
-    folder = write_variant(base, root / "ready", seed=2)
-    ask(worker, base, folder)
-    assert worker._engine is not None
+    """Whether the old ones are in the engine or wait for it; the engine goes on."""
+    folder = write_variant(base, root / held, seed=2)
+    _, _, before = ask(worker, folder) if held == "in the engine" else ask(worker, base, folder)
     write_variant(base, folder, seed=1)
     event, origin, after = ask(worker, folder)
     assert (event.kind, origin) == ("swap", "swap")
     assert "from files" in event.detail
-    assert after == there_and_back[1][2]
+    assert after == there_and_back[1][2] != before
 
 
 @pytest.mark.engine

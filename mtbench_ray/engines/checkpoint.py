@@ -32,6 +32,12 @@ CONFIG_FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
+_TOKENIZER_FILE = re.compile(
+    r"(tokenizer|vocab|merges|special_tokens|added_tokens|chat_template|tekken).*"
+    r"|.*\.(model|jinja|tiktoken|spm)"
+)
+_TOKENIZER_KIND = ("model_type", "tokenizer_class", "auto_map", "transformers_version")
+"""Entries of config.json that say which kind of tokenizer it is."""
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _BLOCK = 4096
@@ -173,6 +179,23 @@ def folder_hash(folder: Path) -> str:
                 else:
                     digest.update(file.read(length))
     return digest.hexdigest()[:32]
+
+
+def tokenizer_hash(folder: Path) -> str:
+    """sha256 over what a folder's tokenizer and chat templates are made of, in hex digits.
+
+    Raises:
+        UserError: config.json is no JSON object.
+        OSError: A file cannot be read.
+    """
+    config = read_json(folder / "config.json")
+    kind = [config.get(key) for key in _TOKENIZER_KIND]
+    digest = hashlib.sha256(json.dumps(kind, sort_keys=True).encode())
+    for path in sorted([*folder.iterdir(), *(folder / "additional_chat_templates").glob("*")]):
+        if path.is_file() and _TOKENIZER_FILE.fullmatch(path.name):
+            digest.update(f"\n{path.relative_to(folder)} {path.stat().st_size}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, int]]:

@@ -51,9 +51,10 @@ def take_slot(folder: Path, root: Path | None = None) -> Slot | None:
     root = root or Path(tempfile.gettempdir()) / f"mtbench_ray-{os.getuid()}" / "slots"
     try:
         layout = load_layout(folder)
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not _ours(root.parent) or not _ours(root):
-            return None
+        for made in (root.parent, root):  # one by one: mkdir makes parents as the umask has it
+            made.mkdir(exist_ok=True, mode=0o700)
+            if not _ours(made):
+                return None
         for number in range(_MOST):
             slot = root / f"{layout.key[:16]}-{number}"
             slot.mkdir(exist_ok=True, mode=0o700)

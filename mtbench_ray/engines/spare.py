@@ -37,7 +37,6 @@ class Held:
         table: All tensors, layer by layer.
     """
 
-    folder: Path
     place: str
     handle: bytes
     table: tuple[Entry, ...]
@@ -75,7 +74,7 @@ class Spare:
         """
         self._newest = ticket = next(self._tickets)
         handle, table = await self._ask("load", str(folder), ticket)
-        return Held(folder, self._place, handle, table)
+        return Held(self._place, handle, table)
 
     async def logprobs(self, ids: Sequence[int]) -> list[float]:
         """Log-probability in nats of each token but the first, by a forward pass of transformers

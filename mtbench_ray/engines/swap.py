@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from mtbench_ray.engines.checkpoint import (
     folder_hash,
     read_json,
     safetensors_header,
+    tokenizer_hash,
     weight_files,
 )
 from mtbench_ray.engines.holder import SpareError
@@ -45,7 +45,6 @@ _OUTSIDE = ("eos_token_id", "bos_token_id", "pad_token_id", "use_cache")
 """Entries of config.json that the engine does not use: end tokens are sent with each request."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _OTHER_INPUTS = ("vision_config", "audio_config", "speech_config")
-_TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json")
 _proven: set[str] = set()
 """Architectures whose swap was once compared with a reference in this process."""
 _condemned: dict[str, str] = {}
@@ -76,7 +75,7 @@ class Loaded:
 
     Attributes:
         hash: Of the folder as it was when it was loaded: what lies there may be replaced.
-        tokenizer: Hash of what makes ids of text and text of ids.
+        tokenizer: Hash of what makes ids of text and text of ids, chat templates included.
         canary: Taken before the first answer where a swap is to follow, else by the swap.
         distance: Of the canary from a forward pass in spare memory, in nats, where that was made.
     """
@@ -115,11 +114,7 @@ def load_folder(folder: Path) -> Loaded:
     Raises:
         UserError: A file is torn.
     """
-    digest = hashlib.sha256()
-    for name in _TOKENIZER:
-        if (folder / name).is_file():
-            digest.update((folder / name).read_bytes())
-    return Loaded(folder, folder_hash(folder), digest.hexdigest(), load_layout(folder))
+    return Loaded(folder, folder_hash(folder), tokenizer_hash(folder), load_layout(folder))
 
 
 def condemn(layout: Layout, reason: str) -> str:
@@ -254,15 +249,15 @@ async def _load(llm: Any, folder: Path, held: Held | None = None) -> str:
     Returns:
         Where they came from.
     """
-    place = "files"
+    place, mapped = "files", False
     if held is not None:
         # Mapping is apart: an engine that cannot map the memory still has its old weights whole.
         try:
             await llm.collective_rpc("mtbench_map", args=(held.place, held.handle))
-            place = f"{held.place} memory"
+            place, mapped = f"{held.place} memory", True
         except Exception as error:
             place = f"files ({held.place} memory: {' '.join(str(error).split())[:200]})"
-    if held is not None and not place.startswith("files"):
+    if held is not None and mapped:
         await llm.collective_rpc("mtbench_load", args=([list(entry) for entry in held.table],))
     else:
         await llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})

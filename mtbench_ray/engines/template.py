@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -13,19 +12,13 @@ from typing import Any
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.base import ThinkingSpec
 from mtbench_ray.engines.chat import build_messages, merge_system, thinking_spec
-from mtbench_ray.engines.checkpoint import Source, adapter_folder, locate, read_json
+from mtbench_ray.engines.checkpoint import Source, adapter_folder, locate, read_json, tokenizer_hash
 from mtbench_ray.errors import UserError
-from mtbench_ray.schema import Message, Question, canonical, text_hash
+from mtbench_ray.schema import Message, Question, text_hash
 
 SHIPPED = Path(__file__).parent / "templates"
 _STOP_LINE = re.compile(r"\{#-?\s*stop:\s*(\[.*?\])\s*-?#\}")
 _PROBE = "zqprobe"
-_TOKENIZER_FILE = re.compile(
-    r"(tokenizer|vocab|merges|special_tokens|added_tokens|chat_template|tekken).*"
-    r"|.*\.(model|jinja|tiktoken|spm)"
-)
-_DECIDING = ("model_type", "tokenizer_class", "auto_map", "transformers_version")
-"""Entries of config.json that say which kind of tokenizer it is."""
 _kept: dict[str, Any] = {}
 """The tokenizer loaded last, by the hash of its files."""
 
@@ -221,16 +214,9 @@ def _tokenizer_key(folder: Path) -> str:
     of this process gets far, those that feed a running engine among them.
     """
     try:
-        config = read_json(folder / "config.json")
-        digest = hashlib.sha256(canonical([config.get(k) for k in _DECIDING]).encode())
-        found = [*folder.iterdir(), *(folder / "additional_chat_templates").glob("*")]
-        for path in sorted(found):
-            if path.is_file() and _TOKENIZER_FILE.fullmatch(path.name):
-                digest.update(f"\n{path.relative_to(folder)} {path.stat().st_size}\n".encode())
-                digest.update(path.read_bytes())
+        return tokenizer_hash(folder)
     except (OSError, UserError):
         return ""
-    return digest.hexdigest()
 
 
 def _template_text(model: ModelConfig, tokenizer: Any) -> tuple[str, bool]:
