@@ -14,6 +14,7 @@ from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines import vllm_args
 from mtbench_ray.engines.checkpoint import Source
 from mtbench_ray.engines.processes import Output
+from mtbench_ray.engines.swap import Layout
 from mtbench_ray.engines.vllm_core import _start_fault
 from mtbench_ray.errors import EngineFault, UserError
 
@@ -113,12 +114,47 @@ def test_adapter_rank_is_rounded_up_to_what_vllm_takes(gpus: Any, tmp_path: Path
         vllm_args.adapter_rank(model)
 
 
+@pytest.mark.parametrize(
+    ("share_gb", "dtype", "settings", "fits"),
+    [
+        (7.0, "BF16", {}, False),
+        (13.9, "BF16", {}, True),  # what an engine does not load may be the difference
+        (7.0, "F32", {}, False),
+        (13.9, "F32", {}, True),  # loaded in half precision
+        (6.0, "U8", {}, False),
+        (7.0, "U8", {}, True),
+        (7.0, "BF16", {"tensor_parallel": 2}, True),
+        (7.0, "BF16", {"quantization": "fp8"}, True),
+        (7.0, "BF16", {"args": {"cpu_offload_gb": 10}}, True),
+        (None, "BF16", {}, True),
+    ],
+)
+def test_weights_larger_than_the_engines_share_are_told_before_they_are_loaded(
+    share_gb: float | None, dtype: str, settings: dict[str, Any], fits: bool
+) -> None:
+    layout = Layout({}, {"w": (dtype, (7, 2**30)), "norm": (dtype, ())})
+    config = EngineConfig(**settings)
+    if fits:
+        vllm_args.check_fits(layout, config, share_gb)
+        return
+    with pytest.raises(UserError, match=rf"more than the {share_gb} GB") as error:
+        vllm_args.check_fits(layout, config, share_gb)
+    assert "engine.tensor_parallel=2" in error.value.hint
+
+
+def test_quantised_checkpoints_are_not_measured() -> None:
+    layout = Layout({"quantization_config": {}}, {"w": ("BF16", (7, 2**30))})
+    vllm_args.check_fits(layout, EngineConfig(), 7.0)
+
+
 def test_environment_gives_threads_back_that_ray_took(
     gpus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus(0)
     monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]})
-    vllm_args.set_environment(EngineConfig(cpu_threads=3, cpu_kv_cache_gb=1.4))
+    config = EngineConfig(cpu_threads=3, cpu_kv_cache_gb=1.4)
+    vllm_args.set_environment(config)
+    vllm_args.set_threads(config)
     assert os.environ["OMP_NUM_THREADS"] == "3"
     assert os.environ["VLLM_CPU_KVCACHE_SPACE"] == "1"
     assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"

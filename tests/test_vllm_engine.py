@@ -57,12 +57,17 @@ def worker() -> Iterator[ShardWorker]:
     worker = ShardWorker("r0")
     yield worker
     worker.close()
-    left = [p for p in psutil.Process().children(recursive=True) if "tracker" not in _words(p)]
-    assert left == []
+    assert engine_processes() == []
 
 
-def _words(process: psutil.Process) -> str:
-    return " ".join(process.cmdline())
+def kept_processes() -> list[psutil.Process]:
+    """What multiprocessing keeps for later: its tracker, and the server that engines come from."""
+    return [p for p in psutil.Process().children() if "multiprocessing." in " ".join(p.cmdline())]
+
+
+def engine_processes() -> list[psutil.Process]:
+    kept = kept_processes()
+    return [p for p in psutil.Process().children(recursive=True) if p not in kept]
 
 
 def write_adapter(folder: Path, base: Path, rank: int, seed: int) -> Path:
@@ -146,7 +151,7 @@ def test_engine_killed_in_the_middle_costs_no_row(
     outputs: list[Any] = []
     for output in worker.run(shard):
         if not outputs:
-            (core,) = [p for p in psutil.Process().children() if "tracker" not in _words(p)]
+            (core,) = [p for p in engine_processes() if p.parent() in kept_processes()]
             core.kill()
         outputs.append(output)
     assert events_of(outputs) == ["restart"]
@@ -324,12 +329,11 @@ def test_torn_weights_are_told_before_an_engine_is_started(folder: Path, tmp_pat
 
 
 def test_start_that_takes_too_long_is_ended(folder: Path) -> None:
-    before = {p.pid for p in psutil.Process().children(recursive=True)}
+    before = engine_processes()
     fault = start_and_fail(ModelConfig(path=str(folder)), start_timeout_s=0.5)
     assert "engine.start_timeout_s" in str(fault)
     time.sleep(1)
-    left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
-    assert [p for p in left if "tracker" not in _words(p)] == []
+    assert [p for p in engine_processes() if p not in before] == []
 
 
 def test_unknown_engine_argument_names_the_nearest(folder: Path) -> None:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import multiprocessing
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mtbench_ray.engines import forks
 from mtbench_ray.engines.holder import Entry, SpareError, serve
 
 OVERHEAD_GB = 1.0
@@ -53,7 +53,7 @@ class Spare:
     """
 
     def __init__(self, place: str) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = forks.process_context()
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
             target=serve, args=(theirs, place), name="spare", daemon=True

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,6 +46,8 @@ _OUTSIDE = ("eos_token_id", "bos_token_id", "pad_token_id", "use_cache")
 """Entries of config.json that the engine does not use: end tokens are sent with each request."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _OTHER_INPUTS = ("vision_config", "audio_config", "speech_config")
+_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2}
+"""Of safetensors' names of types; others count as one byte."""
 _proven: set[str] = set()
 """Architectures whose swap was once compared with a reference in this process."""
 _condemned: dict[str, str] = {}
@@ -67,6 +70,16 @@ class Layout:
     def key(self) -> str:
         """Equal for checkpoints of one architecture."""
         return text_hash(canonical([self.config, self.tensors]))
+
+    @property
+    def least_gb(self) -> float:
+        """Memory that the weights take at least, unless they are quantised when they are loaded.
+
+        Numbers of more than two bytes may be cut down to two.
+        """
+        tensors = self.tensors.values()
+        size = sum(min(2, _BYTES.get(dtype, 1)) * math.prod(shape) for dtype, shape in tensors)
+        return size / 2**30
 
 
 @dataclass(frozen=True, slots=True)

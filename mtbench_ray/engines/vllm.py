@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
+from mtbench_ray.engines import forks
 from mtbench_ray.engines.ahead import Ahead, chat_template, look_ahead
 from mtbench_ray.engines.base import Engine, Generation, Swap, TurnSampling, overflow
 from mtbench_ray.engines.checkpoint import folder_hash, locate
@@ -23,6 +24,7 @@ from mtbench_ray.engines.vllm_args import (
     adapter_rank,
     gpu_memory_gb,
     on_gpu,
+    set_environment,
 )
 from mtbench_ray.engines.vllm_core import Core, start_core
 from mtbench_ray.errors import EngineFault, UserError
@@ -56,6 +58,8 @@ class VllmEngine:
             UserError: Model or settings cannot work; found before weights are loaded.
             EngineFault: The engine did not start; no process of it is left.
         """
+        set_environment(config)
+        forks.begin()
         source = await asyncio.to_thread(locate, model)
         template = await chat_template(model, source, config)
         core = await start_core(model, config, source, template.window)

@@ -10,6 +10,7 @@ from typing import Any
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.checkpoint import Source, adapter_folder, read_json
 from mtbench_ray.engines.proof import WORKER_EXTENSION
+from mtbench_ray.engines.swap import Layout
 from mtbench_ray.errors import UserError, unknown_name
 
 LARGEST_WINDOW = 8192
@@ -19,14 +20,20 @@ _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _ADAPTERS = 4
 """Adapters of one base that may run in one batch."""
 
+_USED = 0.9
+"""Share of a checkpoint's weights that an engine loads at least."""
+_OTHERWISE = {
+    "quantization",
+    "load_format",
+    "cpu_offload_gb",
+    "offload_config",
+    "gpu_memory_utilization",
+}
+"""vLLM arguments that change what weights take or what they may."""
+
 
 def set_environment(config: EngineConfig) -> None:
-    """Environment of this process and of the engine's children; before vllm is imported.
-
-    Ray sets OMP_NUM_THREADS=1 in its workers, which would make a CPU engine crawl: it is set anew.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = config.cpu_threads or max(1, (cores or 1) // (config.replicas or 1))
+    """Environment of this process and of the engine's children; before vllm is imported."""
     os.environ |= {
         "VLLM_NO_USAGE_STATS": "1",
         # A fork of a process with threads may hang.
@@ -34,12 +41,21 @@ def set_environment(config: EngineConfig) -> None:
         # "auto" would pin every engine of a machine to the same cores.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_CPU_KVCACHE_SPACE": str(max(1, round(config.cpu_kv_cache_gb))),
+        # Threads that wait by spinning take the core from another engine or judge server on it.
+        "OMP_WAIT_POLICY": "PASSIVE",
     }
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+
+
+def set_threads(config: EngineConfig) -> None:
+    """Threads of a CPU engine, in the environment of its processes; imports vllm.
+
+    Ray sets OMP_NUM_THREADS=1 in its workers, which would make a CPU engine crawl.
+    """
     if not on_gpu():
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        threads = config.cpu_threads or max(1, (cores or 1) // (config.replicas or 1))
         os.environ["OMP_NUM_THREADS"] = str(threads)
-        # Threads that wait by spinning take the core from another engine or judge server on it.
-        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
 def on_gpu() -> bool:
@@ -124,6 +140,31 @@ def engine_arguments(
         if name not in known:
             raise unknown_name("vLLM engine argument", name, known)
     return {k: v for k, v in arguments.items() if k in known and v is not None} | config.args
+
+
+def check_fits(layout: Layout, config: EngineConfig, share_gb: float | None) -> None:
+    """Whether the weights alone are more than the engine may take of its cards.
+
+    vLLM would find out after it has loaded and compiled them.
+
+    Args:
+        share_gb: Of one card; None without a GPU.
+
+    Raises:
+        UserError: They are.
+    """
+    shrunk = config.quantization or "quantization_config" in layout.config
+    if share_gb is None or shrunk or not _OTHERWISE.isdisjoint(config.args):
+        return
+    cards = config.tensor_parallel * config.pipeline_parallel
+    # Some parts of a checkpoint may not be used: heads for other tasks, layers that only guess.
+    if (weights := layout.least_gb) * _USED > share_gb * cards:
+        raise UserError(
+            f"the weights take {weights:.1f} GB, more than the {share_gb * cards:.1f} GB that "
+            f"engine.gpu_memory_utilization or engine.memory_limit_gb leave on {cards} GPU"
+            f"{'s' if cards > 1 else ''}",
+            f"raise these, or spread the model: engine.tensor_parallel={cards * 2}",
+        )
 
 
 def adapter_rank(model: ModelConfig) -> int:

@@ -11,16 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
+from mtbench_ray.engines import forks
 from mtbench_ray.engines.ahead import Ahead, Room, spare_room
 from mtbench_ray.engines.checkpoint import Source, adapter_folder
 from mtbench_ray.engines.processes import Children, Output
 from mtbench_ray.engines.slots import Slot, take_slot
 from mtbench_ray.engines.spare import Spare
-from mtbench_ray.engines.swap import Loaded, load_folder
+from mtbench_ray.engines.swap import Loaded, load_folder, load_layout
 from mtbench_ray.engines.vllm_args import (
+    check_fits,
     engine_arguments,
     engine_share_gb,
-    set_environment,
+    on_gpu,
+    set_threads,
 )
 from mtbench_ray.engines.watch import Watch
 from mtbench_ray.errors import EngineFault, UserError
@@ -179,8 +182,11 @@ def _prepare(
     model: ModelConfig, config: EngineConfig, source: Source, window: int | None
 ) -> tuple[dict[str, Any], Room]:
     """Engine arguments, and the room that they leave to the next checkpoint."""
-    set_environment(config)
-    room = spare_room(model, config, source.folder, engine_share_gb(config))
+    set_threads(config)
+    forks.serve_vllm(gpu=on_gpu())
+    share_gb = engine_share_gb(config)
+    check_fits(load_layout(source.folder), config, share_gb)
+    room = spare_room(model, config, source.folder, share_gb)
     return engine_arguments(model, config, source, window, room.card_gb), room
 
 

@@ -20,6 +20,7 @@ from datetime import datetime
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
+from mtbench_ray.engines import forks
 from mtbench_ray.engines.base import Engine
 from mtbench_ray.engines.chat import build_messages
 from mtbench_ray.engines.sampling import turn_sampling
@@ -58,6 +59,7 @@ async def bare(args: argparse.Namespace, config: EngineConfig) -> dict[str, floa
     model, sampling = ModelConfig(path=args.models[0]), SamplingConfig(max_tokens=args.max_tokens)
     marks = [time.time()]
     set_environment(config)
+    forks.begin()
     # What an engine imports in this process; its children import it again.
     import vllm.engine.arg_utils
     import vllm.v1.engine.async_llm  # noqa: F401
@@ -188,7 +190,11 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=1024)
     parser.add_argument("--limit", type=int, default=80)
     parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--spawn", action="store_true", help="each process imports vLLM anew")
     args = parser.parse_args()
+    if args.spawn:
+        forks.begin = lambda: None
+        forks.serve_vllm = lambda **_: None
     settings = OmegaConf.to_container(OmegaConf.from_dotlist(args.set))
     config = EngineConfig(**settings.get("engine", {}))
     print(f"RESULT {json.dumps(asyncio.run(whats[args.what](args, config)))}", flush=True)

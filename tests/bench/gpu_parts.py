@@ -298,10 +298,21 @@ VARIANTS = {
     "other": Variant(seed=2),
     # Code of the model's own rules the common path out: what a start was without it.
     "own_path": Variant(seed=3, arguments=("--set", "engine.trust_remote_code=true")),
+    # Each process of the engine imports vLLM anew.
+    "spawn": Variant(arguments=("--spawn",)),
     "plan": Variant(env={"VLLM_ENABLE_STARTUP_PLAN": "1"}),
     "mega": Variant(env={"VLLM_USE_MEGA_AOT_ARTIFACT": "1"}),
     "full": Variant(
         arguments=("--set", "engine.args.compilation_config.cudagraph_mode=FULL_DECODE_ONLY")
+    ),
+    # Without torch.compile; decoding by graphs of what the model's own code does.
+    "uncompiled": Variant(
+        arguments=(
+            "--set",
+            "engine.args.compilation_config.mode=0",
+            "--set",
+            "engine.args.compilation_config.cudagraph_mode=FULL_DECODE_ONLY",
+        )
     ),
     "eager": Variant(arguments=("--set", "engine.enforce_eager=true")),
 }
