@@ -229,7 +229,11 @@ class EngineConfig(EndpointConfig):
     max_num_seqs: int = 96
     """Conversations running at once in one engine."""
     enforce_eager: bool | None = None
-    """No compilation and no CUDA graphs; null: only without a GPU."""
+    """No CUDA graphs and no compilation; null: only without a GPU."""
+    compile: bool = False
+    """``torch.compile`` the model, which is vLLM's own default: little is gained on a few thousand
+    steps, every architecture and vLLM version costs most of a minute once, and code that was
+    just compiled rounds otherwise than the same code out of the cache."""
     trust_remote_code: bool = False
     """Run code that ships with the model. Off unless you trust its author."""
     args: dict[str, Any] = _science({})

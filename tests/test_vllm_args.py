@@ -69,6 +69,20 @@ def test_eager_only_without_a_gpu_unless_set(gpus: Any) -> None:
     assert arguments(enforce_eager=True)["enforce_eager"] is True
 
 
+def test_decoding_runs_by_graphs_and_nothing_is_compiled_unless_asked_for(gpus: Any) -> None:
+    from vllm.config import CompilationMode, CUDAGraphMode
+
+    gpus(0)
+    assert "compilation_config" not in arguments()
+    gpus(1)
+    taken = CompilationConfig(**arguments()["compilation_config"])
+    assert taken.mode == CompilationMode.NONE
+    assert taken.cudagraph_mode == CUDAGraphMode.FULL_DECODE_ONLY
+    assert "compilation_config" not in arguments(compile=True)
+    assert "compilation_config" not in arguments(enforce_eager=True)
+    assert arguments(args={"compilation_config": 3})["compilation_config"] == 3
+
+
 @pytest.mark.parametrize(("sequences", "captured"), [(96, 96), (320, 320), (3, 8)])
 def test_graphs_cover_what_runs_at_once(sequences: int, captured: int, gpus: Any) -> None:
     gpus(1)
@@ -185,6 +199,6 @@ def test_memory_in_use_is_of_the_cards_of_this_process(monkeypatch: pytest.Monke
     ],
 )
 def test_a_start_that_cannot_work_is_not_tried_twice(error: Exception, fatal: bool) -> None:
-    fault = _start_fault(error, Output(), None, Source("m", None, Path("m")))
+    fault = _start_fault(error, Output())
     assert isinstance(fault, EngineFault)
     assert fault.fatal is fatal

@@ -121,6 +121,9 @@ def engine_arguments(
         arguments["gpu_memory_utilization"] = round(share, 4)
         # Steps beyond the largest captured size take twice as long.
         arguments["max_cudagraph_capture_size"] = -(-config.max_num_seqs // 8) * 8
+        if not config.compile and not config.enforce_eager:
+            # Nearly all steps decode, and a graph of them is as fast as compiled code.
+            arguments["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
     else:
         # A prompt that is prefilled in parts discards samples, and for a seeded request vLLM then
         # turns its generator back, which a CPU generator cannot: the engine would die.

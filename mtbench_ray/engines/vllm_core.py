@@ -15,7 +15,6 @@ from mtbench_ray.engines import forks
 from mtbench_ray.engines.ahead import Ahead, Room, spare_room
 from mtbench_ray.engines.checkpoint import Source, adapter_folder
 from mtbench_ray.engines.processes import Children, Output
-from mtbench_ray.engines.slots import Slot, take_slot
 from mtbench_ray.engines.spare import Spare
 from mtbench_ray.engines.swap import Loaded, load_folder, load_layout
 from mtbench_ray.engines.vllm_args import (
@@ -44,7 +43,6 @@ class Core:
     Attributes:
         loaded: The checkpoint that it holds.
         window: Context window in tokens.
-        slot: The path that vLLM was given, where that is not the checkpoint's own.
         spare: The memory where the next checkpoint waits for its swap; None: its files are read.
         origin: How the weights came in: ``cold`` or ``swap``.
         ahead: The checkpoint that comes next.
@@ -58,7 +56,6 @@ class Core:
     watch: Watch
     window: int
     largest_rank: int
-    slot: Slot | None
     spare: Spare | None
     origin: str = "cold"
     ahead: Ahead | None = None
@@ -91,8 +88,6 @@ class Core:
         await asyncio.to_thread(self.children.end)
         if self.spare is not None:
             await asyncio.to_thread(self.spare.close)
-        if self.slot is not None:
-            self.slot.release()
 
     def drop_ahead(self) -> None:
         """Stop what is being done for the next checkpoint, and forget it."""
@@ -121,23 +116,18 @@ async def start_core(
         UserError: The settings cannot work; found before weights are loaded.
         EngineFault: The engine did not start; no process of it is left.
     """
-    slot = await asyncio.to_thread(_slot, source, config)
     spare: Spare | None = None
     try:
         # The first import of vllm takes seconds.
         arguments, room = await asyncio.to_thread(_prepare, model, config, source, window)
-        if slot is not None:
-            arguments["model"] = str(slot.path)
         # Before the engine's own processes, so that it is none of them; it imports meanwhile.
         if room.place != "files":
             with contextlib.suppress(OSError):  # then the files are read when they are needed
                 spare = Spare(room.place)
-        llm, loaded, children = await _start(arguments, config, source, slot)
+        llm, loaded, children = await _start(arguments, config, source)
     except BaseException:
         if spare is not None:
             await asyncio.to_thread(spare.close)
-        if slot is not None:
-            slot.release()
         raise
     return Core(
         llm=llm,
@@ -148,13 +138,12 @@ async def start_core(
         watch=Watch(config.stall_s),
         window=int(llm.model_config.max_model_len),
         largest_rank=int(arguments.get("max_lora_rank", 0)),
-        slot=slot,
         spare=spare,
     )
 
 
 async def _start(
-    arguments: dict[str, Any], config: EngineConfig, source: Source, slot: Slot | None
+    arguments: dict[str, Any], config: EngineConfig, source: Source
 ) -> tuple[Any, Loaded, Children]:
     children, output = Children(), Output()
     began = time.monotonic()
@@ -163,8 +152,6 @@ async def _start(
         llm = await asyncio.wait_for(asyncio.shield(starting), config.start_timeout_s)
         # Only now are the files of a hub id here.
         loaded = await asyncio.to_thread(load_folder, source.folder)
-        if slot is not None and not slot.leads_to(source.folder):
-            raise EngineFault(f"{slot.path} was turned to another model meanwhile")
     except BaseException as error:
         await _abandon(starting, children)
         if isinstance(error, TimeoutError):
@@ -172,7 +159,7 @@ async def _start(
             words = f"not up after {waited:.0f} s (engine.start_timeout_s)"
             raise EngineFault(words, fatal=True) from None
         if isinstance(error, Exception):
-            raise _start_fault(error, output, slot, source) from error
+            raise _start_fault(error, output) from error
         raise
     children.claim()
     return llm, loaded, children
@@ -213,19 +200,10 @@ async def _abandon(starting: asyncio.Future[Any], children: Children) -> None:
         starting.result().shutdown()
 
 
-def _slot(source: Source, config: EngineConfig) -> Slot | None:
-    """A path for vLLM that is the same for the next checkpoint; None where its own must do."""
-    if source.path != str(source.folder) or config.trust_remote_code:
-        return None  # a hub id; or code that comes with the model, which is kept by path as well
-    return take_slot(source.folder)
-
-
-def _start_fault(error: Exception, output: Output, slot: Slot | None, source: Source) -> Exception:
+def _start_fault(error: Exception, output: Output) -> Exception:
     if isinstance(error, UserError | EngineFault):
         return error
     words = output.last_error() or " ".join(f"{type(error).__name__}: {error}".split())[:500]
-    if slot is not None:
-        words = words.replace(str(slot.path), source.path)
     hopeless = words.split(":")[0] in _HOPELESS or type(error).__name__ in _HOPELESS
     # Memory may still be held by what ran before; a share that the weights fill is too small for
     # good.

@@ -3,12 +3,12 @@
     python tests/bench/gpu.py [PART ...] [--shape qwen7b] [--small qwen1.5b] [--dir /tmp/models]
     python tests/bench/gpu.py models main sweep equal two --no-one --spread --limit-s 560
 
-Parts: models main sweep separate equal equal_tied lora mixed ways_out oom start (one GPU each), two
-tensor_parallel replicas (two GPUs). With --spread they run side by side, each in a process of its
-own on cards of its own, as soon as there are any; the output of each is in --logs. Models have
-random weights, the judge is a stub with 2 s latency in its own process. Figures of the product are
-made from the rows and the timeline that its runs leave behind; those of bare engines come from
-gpu_engines.py. Where the package is not installed: PYTHONPATH=<the checkout>.
+Parts: models main sweep sweep_host separate equal equal_tied lora mixed ways_out oom start (one GPU
+each), two tensor_parallel replicas (two GPUs). With --spread they run side by side, each in a
+process of its own on cards of its own, as soon as there are any; the output of each is in --logs.
+Models have random weights, the judge is a stub with 2 s latency in its own process. Figures of the
+product are made from the rows and the timeline that its runs leave behind; those of bare engines
+come from gpu_engines.py. Where the package is not installed: PYTHONPATH=<the checkout>.
 
 ``--shape tiny --small tiny --limit 3 --max-tokens 16`` runs the same on a CPU, as a test of the
 script.
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=int, default=4, help="of a sweep")
     parser.add_argument("--cold", type=int, default=2, help="of these, also with own engines")
     parser.add_argument("--no-one", action="store_true", help="two: without the sweep on one GPU")
-    parser.add_argument("--variants", default="plain,plain,other,plan,full,eager",
+    parser.add_argument("--variants", default="plain,plain,spawn,compiled,compiled,eager",
                         help=f"of start, from {', '.join(VARIANTS)}")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="a setting for every run")  # fmt: skip

@@ -60,7 +60,9 @@ class Bench:
         return [sys.executable, "-m", "mtbench_ray", f"workspace={folder}", *settings,
                 *self.args.set]  # fmt: skip
 
-    def run(self, name: str, *settings: str, judged: bool = False) -> Run:
+    def run(
+        self, name: str, *settings: str, judged: bool = False, env: dict[str, str] | None = None
+    ) -> Run:
         """One command; its rows and timeline. ``settings`` come after the general ones."""
         folder = self.workspace(name)
         judge = (
@@ -71,19 +73,19 @@ class Bench:
         command = self.command(folder, *judge, f"sampling.max_tokens={self.args.max_tokens}",
                                f"limit={self.args.limit}", *settings)  # fmt: skip
         began = time.time()
-        code, text = self._logged(name, command, {})
+        code, text = self._logged(name, command, env or {})
         if code not in (0, 3):
             print(text[-3000:], flush=True)
         return Run(folder, began, time.time() - began, code, text)
 
-    def engines(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> Direct:
+    def engines(self, name: str, *arguments: str) -> Direct:
         """Run ``gpu_engines.py``: engines without the rest of the product around them."""
         settings = [text for setting in self.args.set for text in ("--set", setting)]
         began = time.time()
         code, text = self._logged(
             name,
             [sys.executable, str(ENGINES), *arguments, *settings],
-            {"VLLM_LOGGING_LEVEL": "INFO"} | (env or {}),
+            {"VLLM_LOGGING_LEVEL": "INFO"},
         )
         found = [line for line in text.splitlines() if line.startswith("RESULT ")]
         if code or not found:

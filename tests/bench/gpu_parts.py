@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +69,10 @@ def main_job(bench: Bench) -> None:
     bench.row("whole command", f"{run.seconds:.1f} s")
 
 
-def _bare(
-    bench: Bench, name: str, model: str, *arguments: str, env: dict[str, str] | None = None
-) -> dict[str, float]:
+def _bare(bench: Bench, name: str, model: str, *arguments: str) -> dict[str, float]:
     """An engine by itself with the main job's requests, and where its start went."""
     run = bench.engines("bare", "bare", model, "--max-tokens", str(bench.args.max_tokens),
-                        "--limit", str(bench.args.limit), *arguments, env=env)  # fmt: skip
+                        "--limit", str(bench.args.limit), *arguments)  # fmt: skip
     took, moments = breakdown(run.log, run.began)
     steps = ("imports", "start", "generation", "stop")
     bench.row(f"{name}: {', '.join(steps)}", f"{', '.join(f'{run.found[s]:.1f}' for s in steps)} s")
@@ -106,7 +103,16 @@ def _longest(rows: list[dict[str, Any]]) -> int:
 
 def sweep(bench: Bench) -> None:
     """Checkpoints of one shape on one engine that swaps."""
-    run = _sweep(bench, "sweep", bench.models, "engine.replicas=1")
+    _swaps(bench, "sweep")
+
+
+def sweep_host(bench: Bench) -> None:
+    """The same where the card has no room for the next one: it waits in the host's memory."""
+    _swaps(bench, "sweep_host", "engine.next_weights=host")
+
+
+def _swaps(bench: Bench, name: str, *settings: str) -> None:
+    run = _sweep(bench, name, bench.models, "engine.replicas=1", *settings)
     bench.row("sweep: exit, turns", f"{run.code}, {len(run.answers)}")
     order = _by_model(run)
     events = {e["model"]: e for e in run.engine_events if e["kind"] != "failed"}
@@ -194,19 +200,20 @@ def equal_tied(bench: Bench) -> None:
 def lora(bench: Bench) -> None:
     """Two adapters and their base, interleaved in one engine, and in engines of their own.
 
-    One conversation at a time: bf16 logits depend on what else is in the batch. Without compiled
-    code: an engine that compiles rounds otherwise than one that finds its code in the cache.
+    With vLLM's batch-invariant kernels: its usual ones for adapters add up in an order that differs
+    from run to run, and all of them round by what else is in the batch.
     """
     base = bench.model(1, bench.args.small)
     adapters = [str(bench.adapter(base, seed)) for seed in (1, 2)]
     settings = ["sampling.temperature=0", "engine.replicas=1", "limit=3", "engine.max_num_seqs=1",
                 "engine.enforce_eager=true", "sampling.max_tokens=64",
                 f"model={base}"]  # fmt: skip
+    env = {"VLLM_BATCH_INVARIANT": "1"} if visible_cards() else {}
     names = ["null", *adapters]
-    together = bench.run("lora", "-m", *settings, f"model.adapter={','.join(names)}")
+    together = bench.run("lora", "-m", *settings, f"model.adapter={','.join(names)}", env=env)
     alone = {}
     for name in names[-bench.args.cold :]:
-        alone.update(bench.run("lora-alone", *settings, f"model.adapter={name}").texts)
+        alone.update(bench.run("lora-alone", *settings, f"model.adapter={name}", env=env).texts)
     starts = [e for e in together.engine_events if e["kind"] != "failed"]
     # One at a time: the order of the rows is the order in which the engine answered.
     order = [r["model"] for r in sorted(together.answers, key=lambda r: r["created"])]
@@ -280,54 +287,24 @@ def _words(run: Run) -> str:
     return (errors[0] if errors else "none")[:200]
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One kind of engine start.
-
-    Attributes:
-        seed: Which of the models of this shape.
-    """
-
-    env: dict[str, str] = field(default_factory=dict)
-    arguments: tuple[str, ...] = ()
-    seed: int = 1
-
-
-VARIANTS = {
-    "plain": Variant(),
-    "other": Variant(seed=2),
-    # Code of the model's own rules the common path out: what a start was without it.
-    "own_path": Variant(seed=3, arguments=("--set", "engine.trust_remote_code=true")),
-    # Each process of the engine imports vLLM anew.
-    "spawn": Variant(arguments=("--spawn",)),
-    "plan": Variant(env={"VLLM_ENABLE_STARTUP_PLAN": "1"}),
-    "mega": Variant(env={"VLLM_USE_MEGA_AOT_ARTIFACT": "1"}),
-    "full": Variant(
-        arguments=("--set", "engine.args.compilation_config.cudagraph_mode=FULL_DECODE_ONLY")
-    ),
-    # Without torch.compile; decoding by graphs of what the model's own code does.
-    "uncompiled": Variant(
-        arguments=(
-            "--set",
-            "engine.args.compilation_config.mode=0",
-            "--set",
-            "engine.args.compilation_config.cudagraph_mode=FULL_DECODE_ONLY",
-        )
-    ),
-    "eager": Variant(arguments=("--set", "engine.enforce_eager=true")),
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "plain": (),
+    "spawn": ("--spawn",),
+    "compiled": ("--set", "engine.compile=true"),
+    "eager": ("--set", "engine.enforce_eager=true"),
 }
+"""Kinds of engine start: as it is, with a vLLM import in each process, with torch.compile, and
+without CUDA graphs."""
 
 
 def start(bench: Bench) -> None:
     """Where an engine's start goes, and whether generation is as fast without some of it.
 
-    Each in a process of its own, with the compile cache that is there: name a variant twice to see
-    it with its own code compiled.
+    Each in a process of its own, with the caches that are there: name a variant twice to see it
+    with what it left itself.
     """
     for number, name in enumerate(bench.args.variants.split(","), 1):
-        variant = VARIANTS[name]
-        model = str(bench.model(variant.seed))
-        _bare(bench, f"start {number}, {name}", model, *variant.arguments, env=variant.env)
+        _bare(bench, f"start {number}, {name}", str(bench.model(1)), *VARIANTS[name])
 
 
 def two(bench: Bench) -> None:
@@ -365,9 +342,10 @@ def _one_checkpoint(bench: Bench, setting: str) -> None:
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
-    "models": models, "main": main_job, "sweep": sweep, "separate": separate, "equal": equal,
-    "equal_tied": equal_tied, "lora": lora, "mixed": mixed, "ways_out": ways_out, "oom": oom,
-    "start": start, "two": two, "tensor_parallel": tensor_parallel, "replicas": replicas,
+    "models": models, "main": main_job, "sweep": sweep, "sweep_host": sweep_host,
+    "separate": separate, "equal": equal, "equal_tied": equal_tied, "lora": lora, "mixed": mixed,
+    "ways_out": ways_out, "oom": oom, "start": start, "two": two,
+    "tensor_parallel": tensor_parallel, "replicas": replicas,
 }  # fmt: skip
 NEEDS = {"models": 1 << 10, "two": 2, "tensor_parallel": 2, "replicas": 2}
 """GPUs of the parts that need other than one; ``models`` takes all."""
