@@ -70,7 +70,7 @@ def test_eager_only_without_a_gpu_unless_set(gpus: Any) -> None:
 
 
 def test_decoding_runs_by_graphs_and_nothing_is_compiled_unless_asked_for(gpus: Any) -> None:
-    from vllm.config import CompilationMode, CUDAGraphMode
+    from vllm.config import CompilationConfig, CompilationMode, CUDAGraphMode
 
     gpus(0)
     assert "compilation_config" not in arguments()
