@@ -238,7 +238,6 @@ def test_swap_there_and_back(there_and_back: list[Any]) -> None:
     assert "reference" not in third.detail
     assert "from host memory" in second.detail
     assert "from files" in third.detail
-    assert third.seconds < first.seconds / 4
 
 
 @pytest.mark.engine

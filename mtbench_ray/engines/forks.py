@@ -19,7 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import context, forkserver, popen_forkserver, popen_spawn_posix
-from typing import Any, ClassVar
+from typing import Any
 
 _PRELOAD = ["vllm.v1.engine.async_llm", "mtbench_ray.engines.forked"]
 
@@ -30,11 +30,9 @@ class _Environment:
     Unpickling sets it, and that comes before whatever follows in the same object.
     """
 
-    def __init__(self, changes: dict[str, str]) -> None:
-        self._changes = changes
-
     def __reduce__(self) -> Any:
-        return _enter, (dict(os.environ) | self._changes,)
+        # What an engine's core starts, its workers, is forked from it: vLLM's own way outside Ray.
+        return _enter, (dict(os.environ) | {"VLLM_WORKER_MULTIPROC_METHOD": "fork"},)
 
 
 def _enter(environment: dict[str, str]) -> None:
@@ -47,13 +45,11 @@ def _enter(environment: dict[str, str]) -> None:
 
 
 class _Process(context.ForkServerProcess):
-    """A process that comes from the server, with its maker's environment and ``changes`` to it."""
-
-    changes: ClassVar[dict[str, str]] = {}
+    """A process that comes from the server and has its maker's environment."""
 
     def __getstate__(self) -> dict[str, Any]:
         # First, so that it is there when the rest is unpickled, which imports modules.
-        return {"_environment": _Environment(self.changes), **self.__dict__}
+        return {"_environment": _Environment(), **self.__dict__}
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:
@@ -63,18 +59,8 @@ class _Process(context.ForkServerProcess):
             return popen_spawn_posix.Popen(process_obj)
 
 
-class _WithWorkers(_Process):
-    """The same; what it starts is forked from it, as is vLLM's own way outside Ray."""
-
-    changes: ClassVar[dict[str, str]] = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
-
-
 class _Context(context.ForkServerContext):
     Process = _Process
-
-
-class _EngineContext(context.ForkServerContext):
-    Process = _WithWorkers
 
 
 def begin() -> None:
@@ -92,13 +78,8 @@ def process_context() -> context.ForkServerContext:
     return _Context()
 
 
-def serve_vllm(*, gpu: bool) -> None:
-    """Have vLLM make its processes this way: in a Ray actor it would spawn them.
-
-    Args:
-        gpu: Engines run on GPUs, where they may fork their workers. On CPUs each worker needs an
-            environment of its own before it imports.
-    """
+def serve_vllm() -> None:
+    """Have vLLM make its processes this way: in a Ray actor it would spawn them."""
     from vllm.model_executor.models import registry
     from vllm.v1.engine import utils
 
@@ -108,7 +89,7 @@ def serve_vllm(*, gpu: bool) -> None:
 
     def get_mp_context() -> context.BaseContext:
         theirs()  # it also sets what the children's environment must have
-        return _EngineContext() if gpu else _Context()
+        return _Context()
 
     utils.get_mp_context = get_mp_context
     look = registry._run_in_subprocess

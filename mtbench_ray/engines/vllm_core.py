@@ -21,7 +21,6 @@ from mtbench_ray.engines.vllm_args import (
     check_fits,
     engine_arguments,
     engine_share_gb,
-    on_gpu,
     set_threads,
 )
 from mtbench_ray.engines.watch import Watch
@@ -170,7 +169,7 @@ def _prepare(
 ) -> tuple[dict[str, Any], Room]:
     """Engine arguments, and the room that they leave to the next checkpoint."""
     set_threads(config)
-    forks.serve_vllm(gpu=on_gpu())
+    forks.serve_vllm()
     share_gb = engine_share_gb(config)
     check_fits(load_layout(source.folder), config, share_gb)
     room = spare_room(model, config, source.folder, share_gb)

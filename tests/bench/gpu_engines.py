@@ -194,7 +194,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.spawn:
         forks.begin = lambda: None
-        forks.serve_vllm = lambda **_: None
+        forks.serve_vllm = lambda: None
     settings = OmegaConf.to_container(OmegaConf.from_dotlist(args.set))
     config = EngineConfig(**settings.get("engine", {}))
     print(f"RESULT {json.dumps(asyncio.run(whats[args.what](args, config)))}", flush=True)
