@@ -231,9 +231,9 @@ class EngineConfig(EndpointConfig):
     enforce_eager: bool | None = None
     """No CUDA graphs and no compilation; null: only without a GPU."""
     compile: bool = False
-    """``torch.compile`` the model, which is vLLM's own default: little is gained on a few thousand
-    steps, every architecture and vLLM version costs most of a minute once, and code that was
-    just compiled rounds otherwise than the same code out of the cache."""
+    """``torch.compile`` the model, vLLM's own default: a few percent at most on so few steps. Each
+    checkpoint that is not swapped in is compiled anew, most of a minute, and rounds otherwise than
+    later with its code out of the cache."""
     trust_remote_code: bool = False
     """Run code that ships with the model. Off unless you trust its author."""
     args: dict[str, Any] = _science({})

@@ -1,10 +1,10 @@
 """Processes out of a fork server; none of these imports vLLM."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
@@ -14,7 +14,8 @@ TOLD = """
 import os, sys
 SEEN = os.environ.get("SAID")  # when a process that is to run tell() imports this
 def tell(pipe):
-    pipe.send([os.environ.get("SAID"), SEEN, "hidden" in sys.modules, os.getppid()])
+    threads = sys.modules["torch"].get_num_threads() if "torch" in sys.modules else 0
+    pipe.send([os.environ.get("SAID"), SEEN, "hidden" in sys.modules, os.getppid(), threads])
 """
 
 
@@ -23,13 +24,12 @@ def script(tmp_path: Path, body: str, preload: str = "mtbench_ray.engines.forked
     (tmp_path / "told.py").write_text(TOLD)
     lines = [
         "import os, time",
-        "from multiprocessing import forkserver",
         "from mtbench_ray.engines import forks",
         "if __name__ == '__main__':  # all below, else a process imports it too early",
         "    import told",
         f"    forks._PRELOAD = [{preload!r}]",
         "    forks.begin()",
-        "    server = forkserver._forkserver._forkserver_pid",
+        "    server = forks.server_pid()",
         textwrap.indent(textwrap.dedent(body), "    "),
     ]
     path = tmp_path / "maker.py"
@@ -51,42 +51,79 @@ os.environ["SAID"] = "later"
 ours, theirs = forks.process_context().Pipe()
 process = forks.process_context().Process(target=told.tell, args=(theirs,))
 process.start()
-said, seen, hidden, parent = ours.recv()
+said, seen, hidden, parent, threads = ours.recv()
 process.join()
-print(said, seen, hidden, parent == server, process.exitcode)
+print(said, seen, hidden, parent == server, process.exitcode, threads)
 """
 
 
 def test_process_has_what_was_imported_and_its_makers_present_environment(tmp_path: Path) -> None:
     (tmp_path / "hidden.py").write_text("")
-    assert run(tmp_path, ASK, "hidden") == ["later", "later", "True", "True", "0"]
+    assert run(tmp_path, ASK, "hidden") == ["later", "later", "True", "True", "0", "0"]
+
+
+def test_threads_are_those_of_the_present_environment(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    body = "os.environ['OMP_NUM_THREADS'] = '3'" + ASK
+    assert run(tmp_path, body, "torch")[-1] == "3"
 
 
 @pytest.mark.parametrize("fault", ["raise SystemExit('no')", "1 / 0", "import os; os._exit(9)"])
-def test_server_that_does_not_come_up_is_done_without(tmp_path: Path, fault: str) -> None:
-    (tmp_path / "hidden.py").write_text(fault)
-    assert run(tmp_path, ASK, "hidden") == ["later", "later", "False", "False", "0"]
+def test_server_that_does_not_come_up_is_done_without_and_not_tried_again(
+    tmp_path: Path, fault: str
+) -> None:
+    tried = tmp_path / "tried"
+    (tmp_path / "hidden.py").write_text(f"open({str(tried)!r}, 'a').write('x')\n{fault}")
+    words = run(tmp_path, ASK + ASK, "hidden")
+    assert words == 2 * ["later", "later", "False", "False", "0", "0"]
+    # Once more where it had not failed yet when the first process was wanted.
+    assert tried.read_text() in ("x", "xx")
 
 
-def test_server_that_was_killed_is_done_without(tmp_path: Path) -> None:
-    assert run(tmp_path, "os.kill(server, 9)" + ASK)[3:] == ["False", "0"]
+def test_server_that_was_ended_is_done_without(tmp_path: Path) -> None:
+    (tmp_path / "hidden.py").write_text("")
+    words = run(tmp_path, "forks.end()" + ASK, "hidden")
+    assert words == ["later", "later", "False", "False", "0", "0"]
 
 
-def test_server_does_not_outlive_its_maker(tmp_path: Path) -> None:
-    body = "print(server, flush=True); time.sleep(60)"
+def test_server_that_somebody_killed_costs_no_process(tmp_path: Path) -> None:
+    """Where its death is not seen yet a new one may be started."""
+    said, seen, _, ours, code, _ = run(tmp_path, "os.kill(server, 9)" + ASK)
+    assert (said, seen, ours, code) == ("later", "later", "False", "0")
+
+
+def test_server_is_no_process_of_an_engine(tmp_path: Path) -> None:
+    body = """
+    from mtbench_ray.engines.processes import Children
+    os.kill(server, 9)
+    os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+    children = Children()
+    forks.begin()
+    process = forks.process_context().Process(target=time.sleep, args=(60,))
+    process.start()
+    children.claim()
+    print(forks.server_pid() != server, [p.pid for p in children.look()] == [process.pid])
+    children.end()
+    """
+    assert run(tmp_path, body) == ["True", "True"]
+
+
+def test_server_and_its_folder_do_not_outlive_a_killed_maker(tmp_path: Path) -> None:
+    body = "print(server, os.environ[forks.FOLDER], flush=True); time.sleep(60)"
     maker = subprocess.Popen(
         script(tmp_path, body), stdout=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
     )  # fmt: skip
     assert maker.stdout is not None
-    server = psutil.Process(int(maker.stdout.readline()))
-    assert server.is_running()
+    number, folder = maker.stdout.readline().split()
+    server = psutil.Process(int(number))
+    assert Path(folder).is_dir()
     maker.kill()
     maker.wait()
-    end = time.monotonic() + 20
-    while server.is_running() and server.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        server.wait(20)
+    assert not server.is_running()
+    assert not Path(folder).exists()
 
 
 def test_work_in_a_process_gives_its_result_or_its_error(tmp_path: Path) -> None:

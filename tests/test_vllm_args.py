@@ -156,9 +156,18 @@ def test_weights_larger_than_the_engines_share_are_told_before_they_are_loaded(
     assert "engine.tensor_parallel=2" in error.value.hint
 
 
-def test_quantised_checkpoints_are_not_measured() -> None:
-    layout = Layout({"quantization_config": {}}, {"w": ("BF16", (7, 2**30))})
+@pytest.mark.parametrize("config", ["quantization_config", "vision_config"])
+def test_checkpoints_that_are_not_loaded_as_they_are_are_not_measured(config: str) -> None:
+    layout = Layout({config: {}}, {"w": ("BF16", (7, 2**30))})
     vllm_args.check_fits(layout, EngineConfig(), 7.0)
+
+
+def test_a_tied_head_is_counted_once() -> None:
+    layout = Layout(
+        {"tie_word_embeddings": True},
+        {"lm_head.weight": ("BF16", (4, 2**30)), "embed.weight": ("BF16", (4, 2**30))},
+    )
+    assert layout.least_gb == 8
 
 
 def test_environment_gives_threads_back_that_ray_took(

@@ -152,6 +152,7 @@ def test_engine_killed_in_the_middle_costs_no_row(
     for output in worker.run(shard):
         if not outputs:
             (core,) = [p for p in engine_processes() if p.parent() in kept_processes()]
+            assert "vllm.v1.engine.async_llm" in " ".join(core.parent().cmdline())
             core.kill()
         outputs.append(output)
     assert events_of(outputs) == ["restart"]

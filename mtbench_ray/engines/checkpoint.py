@@ -123,7 +123,25 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Files of a folder that may hold weights, by name; safetensors alone where there are any."""
+    """Files of a folder whose weights an engine loads, by name.
+
+    Safetensors alone where there are any; of these the ones that their index names. Without an
+    index, the same weights in another naming and an adapter that lies beside them do not count.
+
+    Raises:
+        UserError: The index cannot be read.
+    """
+    files = _all_weights(folder)
+    index = folder / "model.safetensors.index.json"
+    named = read_json(index).get("weight_map", {})
+    if not isinstance(named, dict):
+        raise UserError(f"cannot read {index}: its weight_map is no JSON object")
+    indexed = [file for file in files if file.name in named.values()]
+    plain = [file for file in files if not file.name.startswith(("consolidated", "adapter_model"))]
+    return indexed or plain or files
+
+
+def _all_weights(folder: Path) -> list[Path]:
     files = sorted(f for f in folder.iterdir() if f.suffix in WEIGHT_SUFFIXES and f.is_file())
     return [f for f in files if f.suffix == ".safetensors"] or files
 
@@ -167,7 +185,7 @@ def folder_hash(folder: Path) -> str:
         if path.is_file():
             digest.update(f"{name} {path.stat().st_size}\n".encode())
             digest.update(path.read_bytes())
-    files = weight_files(folder)
+    files = _all_weights(folder)
     whole = sum(f.stat().st_size for f in files) <= _HASH_WHOLE_BELOW
     for path in files:
         digest.update(f"{path.name} {path.stat().st_size}\n".encode())

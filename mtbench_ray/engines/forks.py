@@ -14,14 +14,20 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import platform
+import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import context, forkserver, popen_forkserver, popen_spawn_posix
+from multiprocessing import context, forkserver, popen_forkserver, popen_spawn_posix, util
 from typing import Any
 
+FOLDER = "MTBENCH_RAY_FORKS"
+"""Variable that tells the server the folder of its socket, which it removes in the end."""
 _PRELOAD = ["vllm.v1.engine.async_llm", "mtbench_ray.engines.forked"]
+# The driver's library does not survive a fork there.
+_usable = "microsoft" not in " ".join(platform.uname()).lower()
 
 
 class _Environment:
@@ -39,7 +45,7 @@ def _enter(environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     threads, torch = environment.get("OMP_NUM_THREADS", ""), sys.modules.get("torch")
-    if torch is not None and threads.isdigit():
+    if torch is not None and threads.isdigit() and int(threads):
         # It was imported in the server's environment.
         torch.set_num_threads(int(threads))
 
@@ -53,10 +59,15 @@ class _Process(context.ForkServerProcess):
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:
-        try:
-            return popen_forkserver.Popen(process_obj)
-        except (OSError, EOFError):
-            return popen_spawn_posix.Popen(process_obj)
+        global _usable
+        # A dead server would be started anew, and fail anew after all its imports.
+        _usable = _usable and _alive()
+        if _usable:
+            try:
+                return popen_forkserver.Popen(process_obj)
+            except (OSError, EOFError):
+                _usable = False
+        return popen_spawn_posix.Popen(process_obj)
 
 
 class _Context(context.ForkServerContext):
@@ -68,22 +79,53 @@ def begin() -> None:
 
     The environment should be the one in which vLLM is to be imported.
     """
+    if not _usable:
+        return
     forkserver.set_forkserver_preload(_PRELOAD)
-    with contextlib.suppress(OSError):  # then processes are spawned
+    os.environ[FOLDER] = util.get_temp_dir()
+    with contextlib.suppress(OSError):  # told when it is needed
         forkserver.ensure_running()
+
+
+def server_pid() -> int | None:
+    """Of the server, where this process has started one."""
+    return getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
+
+
+def _alive() -> bool:
+    pid = server_pid()
+    with contextlib.suppress(ChildProcessError):
+        return pid is not None and os.waitpid(pid, os.WNOHANG) == (0, 0)
+    return False
+
+
+def end() -> None:
+    """Kill the server: whoever waits for its imports waits no more. From now on all is spawned."""
+    global _usable
+    _usable = False
+    if pid := server_pid():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def process_context() -> context.ForkServerContext:
     """Makes processes that come from the server; the first one waits for its imports."""
+    begin()
     return _Context()
 
 
 def serve_vllm() -> None:
-    """Have vLLM make its processes this way: in a Ray actor it would spawn them."""
-    from vllm.model_executor.models import registry
-    from vllm.v1.engine import utils
+    """Have vLLM make its processes this way: in a Ray actor it would spawn them.
 
-    theirs = utils.get_mp_context
+    Its own way is left to it where it has other names for this.
+    """
+    try:
+        from vllm.model_executor.models import registry
+        from vllm.v1.engine import utils
+
+        theirs, look = utils.get_mp_context, registry._run_in_subprocess
+    except (ImportError, AttributeError):
+        return
     if theirs.__module__ == __name__:
         return
 
@@ -92,7 +134,6 @@ def serve_vllm() -> None:
         return _Context()
 
     utils.get_mp_context = get_mp_context
-    look = registry._run_in_subprocess
     registry._run_in_subprocess = lambda work: _in_process(work, look)
 
 
@@ -108,4 +149,8 @@ def _in_process(work: Callable[[], Any], otherwise: Callable[[Callable[[], Any]]
 
 
 def _call(work: bytes) -> Any:
+    with contextlib.suppress(ImportError):
+        from vllm.plugins import load_general_plugins
+
+        load_general_plugins()  # models that a plugin brings may need it
     return pickle.loads(work)()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from mtbench_ray.engines.forks import server_pid
+
 _ERROR = re.compile(r"\b(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception))\b:? (.+)")
 _BARE = re.compile(r"(?:^|[\s\]])([A-Z]\w*Error)\s*$")
 """An error without a message, as of a failed assert: the line before it says what failed."""
@@ -16,12 +18,15 @@ _GENERIC = re.compile(
     r"|WorkerProc initialization failed|KeyboardInterrupt|CancelledError"
 )
 _TRACKER = "multiprocessing.resource_tracker"
-"""Shared by all of a process's children; it ends by itself."""
 
 
 @dataclass
 class Children:
-    """The processes of an engine: those that come up between making this and :meth:`claim`."""
+    """The processes of an engine: those that come up between making this and :meth:`claim`.
+
+    Not those that serve all of this process's children and end by themselves: the resource tracker
+    and the fork server.
+    """
 
     _before: set[int] = field(default_factory=lambda: {p.pid for p in _descendants()})
     _known: dict[int, psutil.Process] = field(default_factory=dict)
@@ -29,7 +34,7 @@ class Children:
     def claim(self) -> None:
         """Take in what came up since; a process seen once stays known when its parent is gone."""
         for process in _descendants():
-            if process.pid not in self._before and not _is_tracker(process):
+            if process.pid not in self._before and not _is_shared(process):
                 self._known.setdefault(process.pid, process)
 
     def look(self) -> list[psutil.Process]:
@@ -68,7 +73,9 @@ def _alive(process: psutil.Process) -> bool:
         return False
 
 
-def _is_tracker(process: psutil.Process) -> bool:
+def _is_shared(process: psutil.Process) -> bool:
+    if process.pid == server_pid():  # by that alone: what it forks has its command line at first
+        return True
     try:
         return _TRACKER in " ".join(process.cmdline())
     except psutil.Error:

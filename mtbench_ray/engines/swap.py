@@ -72,13 +72,22 @@ class Layout:
         return text_hash(canonical([self.config, self.tensors]))
 
     @property
+    def as_it_is(self) -> bool:
+        """Whether an engine loads the weights as they are, and all of them."""
+        return not any(key in self.config for key in ("quantization_config", *_OTHER_INPUTS))
+
+    @property
     def least_gb(self) -> float:
         """Memory that the weights take at least, unless they are quantised when they are loaded.
 
         Numbers of more than two bytes may be cut down to two.
         """
-        tensors = self.tensors.values()
-        size = sum(min(2, _BYTES.get(dtype, 1)) * math.prod(shape) for dtype, shape in tensors)
+        tied = self.config.get("tie_word_embeddings", False)
+        size = sum(
+            min(2, _BYTES.get(dtype, 1)) * math.prod(shape)
+            for name, (dtype, shape) in self.tensors.items()
+            if not (tied and name.startswith("lm_head"))
+        )
         return size / 2**30
 
 

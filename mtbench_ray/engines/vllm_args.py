@@ -22,14 +22,6 @@ _ADAPTERS = 4
 
 _USED = 0.9
 """Share of a checkpoint's weights that an engine loads at least."""
-_OTHERWISE = {
-    "quantization",
-    "load_format",
-    "cpu_offload_gb",
-    "offload_config",
-    "gpu_memory_utilization",
-}
-"""vLLM arguments that change what weights take or what they may."""
 
 
 def set_environment(config: EngineConfig) -> None:
@@ -148,7 +140,8 @@ def engine_arguments(
 def check_fits(layout: Layout, config: EngineConfig, share_gb: float | None) -> None:
     """Whether the weights alone are more than the engine may take of its cards.
 
-    vLLM would find out after it has loaded and compiled them.
+    vLLM would find out once it has read them. Nothing is said where settings or the model may make
+    less of them than the files say: ``engine.args``, quantisation, inputs other than text.
 
     Args:
         share_gb: Of one card; None without a GPU.
@@ -156,17 +149,17 @@ def check_fits(layout: Layout, config: EngineConfig, share_gb: float | None) -> 
     Raises:
         UserError: They are.
     """
-    shrunk = config.quantization or "quantization_config" in layout.config
-    if share_gb is None or shrunk or not _OTHERWISE.isdisjoint(config.args):
+    if share_gb is None or config.args or config.quantization or not layout.as_it_is:
         return
     cards = config.tensor_parallel * config.pipeline_parallel
-    # Some parts of a checkpoint may not be used: heads for other tasks, layers that only guess.
+    # Some layers may not be used: those that only guess ahead, heads for other tasks.
     if (weights := layout.least_gb) * _USED > share_gb * cards:
         raise UserError(
             f"the weights take {weights:.1f} GB, more than the {share_gb * cards:.1f} GB that "
             f"engine.gpu_memory_utilization or engine.memory_limit_gb leave on {cards} GPU"
             f"{'s' if cards > 1 else ''}",
-            f"raise these, or spread the model: engine.tensor_parallel={cards * 2}",
+            "raise these, or spread the model: "
+            f"engine.tensor_parallel={config.tensor_parallel * 2}",
         )
 
 

@@ -29,7 +29,7 @@ from mtbench_ray.errors import EngineFault, UserError
 _STOP_S = 20.0
 """Patience with an engine that is asked to end, before its processes are killed."""
 _ABANDON_S = 60.0
-"""Patience with a start that was given up, until its thread has noticed."""
+"""Patience with a start that was given up, until its thread has noticed; twice, see there."""
 _HOPELESS = ("ValueError", "ValidationError", "NotImplementedError", "KeyError", "AssertionError")
 """Errors of a start that the same settings would meet again."""
 _TOO_SMALL = "No available memory for the cache blocks"
@@ -119,10 +119,11 @@ async def start_core(
     try:
         # The first import of vllm takes seconds.
         arguments, room = await asyncio.to_thread(_prepare, model, config, source, window)
-        # Before the engine's own processes, so that it is none of them; it imports meanwhile.
+        # Before the engine's own processes, so that it is none of them.
         if room.place != "files":
-            with contextlib.suppress(OSError):  # then the files are read when they are needed
-                spare = Spare(room.place)
+            # Without it the files are read when they are needed.
+            with contextlib.suppress(OSError, TimeoutError):
+                spare = await asyncio.wait_for(_spare(room.place), config.start_timeout_s)
         llm, loaded, children = await _start(arguments, config, source)
     except BaseException:
         if spare is not None:
@@ -169,7 +170,8 @@ def _prepare(
 ) -> tuple[dict[str, Any], Room]:
     """Engine arguments, and the room that they leave to the next checkpoint."""
     set_threads(config)
-    forks.serve_vllm()
+    if "numa_bind" not in config.args:  # which binds processes while they are spawned
+        forks.serve_vllm()
     share_gb = engine_share_gb(config)
     check_fits(load_layout(source.folder), config, share_gb)
     room = spare_room(model, config, source.folder, share_gb)
@@ -184,6 +186,20 @@ def _build(arguments: dict[str, Any]) -> Any:
     return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
 
 
+async def _spare(place: str) -> Spare:
+    making = asyncio.ensure_future(asyncio.to_thread(Spare, place))
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        making.add_done_callback(_close)
+        raise
+
+
+def _close(made: asyncio.Future[Spare]) -> None:
+    if made.exception() is None:
+        made.result().close()
+
+
 async def _abandon(starting: asyncio.Future[Any], children: Children) -> None:
     """End a start, whatever it has come to: no process of it is left, nor comes up later."""
     end = time.monotonic() + _ABANDON_S
@@ -192,8 +208,10 @@ async def _abandon(starting: asyncio.Future[Any], children: Children) -> None:
         children.claim()
         # The thread that starts the engine cannot be stopped, but it ends when its children do.
         await asyncio.to_thread(children.end)
-        if done or time.monotonic() > end:
+        if done or time.monotonic() > end + _ABANDON_S:
             break
+        if time.monotonic() > end:
+            forks.end()  # it may wait for the first child
         await asyncio.sleep(0.2)
     if starting.done() and not starting.cancelled() and starting.exception() is None:
         starting.result().shutdown()

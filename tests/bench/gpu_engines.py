@@ -60,7 +60,7 @@ async def bare(args: argparse.Namespace, config: EngineConfig) -> dict[str, floa
     marks = [time.time()]
     set_environment(config)
     forks.begin()
-    # What an engine imports in this process; its children import it again.
+    # What an engine imports in this process, beside its fork server.
     import vllm.engine.arg_utils
     import vllm.v1.engine.async_llm  # noqa: F401
 
@@ -121,14 +121,10 @@ async def exchange(
 
 
 async def equal(args: argparse.Namespace, config: EngineConfig) -> list[dict[str, Any]]:
-    """A then B, B then A, and A then B again: each is seen fresh and after a swap.
-
-    The first engine compiles where nothing is compiled yet, the others take its code from the
-    cache. That may round otherwise, so that the last two are the ones to compare.
-    """
+    """A then B, and B then A: each is seen fresh and after a swap."""
     one, other = (ModelConfig(path=path) for path in args.models)
     sampling = SamplingConfig(max_tokens=args.max_tokens, temperature=0.0)
-    pairs = ((one, other), (other, one), (one, other))
+    pairs = ((one, other), (other, one))
     return [asdict(await exchange(*pair, config, sampling)) for pair in pairs]
 
 

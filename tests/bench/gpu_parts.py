@@ -165,7 +165,7 @@ def _equal(bench: Bench, shape: str) -> None:
     run = bench.engines(
         "equal", "equal", *pair, "--max-tokens", str(min(128, bench.args.max_tokens))
     )
-    first, second, third = run.found
+    first, second = run.found
 
     def alike(what: str, one: Any, other: Any, aim: str) -> None:
         if one is None or other is None:
@@ -174,12 +174,10 @@ def _equal(bench: Bench, shape: str) -> None:
         same = sum(a == b for a, b in zip(one, other, strict=True))
         bench.row(what, f"{same}/{len(one)}, {sum(count for _, count in one)} tokens", aim)
 
-    alike("turns that the two models answer alike", second["fresh"], third["fresh"], "none")
+    alike("turns that the two models answer alike", first["fresh"], second["fresh"], "none")
     what = "greedy turns of a swapped and a fresh engine alike, text and tokens"
-    alike(f"{what}: A", second["swapped"], third["fresh"], "all")
-    alike(f"{what}: B", third["swapped"], second["fresh"], "all")
-    alike("two fresh engines, the first of which may have compiled", first["fresh"],
-          third["fresh"], "")  # fmt: skip
+    alike(f"{what}: A", second["swapped"], first["fresh"], "all")
+    alike(f"{what}: B", first["swapped"], second["fresh"], "all")
     for engine in run.found:
         bench.row("engine start, prepared in, swap",
                   f"{engine['start']:.1f} s, {engine['prepare']:.2f} s,"
