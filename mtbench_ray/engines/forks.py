@@ -26,7 +26,7 @@ from typing import Any
 FOLDER = "MTBENCH_RAY_FORKS"
 """Variable that tells the server the folder of its socket, which it removes in the end."""
 _PRELOAD = ["vllm.v1.engine.async_llm", "mtbench_ray.engines.forked"]
-# The driver's library does not survive a fork there.
+# Windows' Linux: the GPU's management library does not survive a fork there.
 _usable = "microsoft" not in " ".join(platform.uname()).lower()
 
 
