@@ -20,11 +20,9 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import context, forkserver, popen_forkserver, popen_spawn_posix, util
+from multiprocessing import context, forkserver, popen_forkserver, popen_spawn_posix
 from typing import Any
 
-FOLDER = "MTBENCH_RAY_FORKS"
-"""Variable that tells the server the folder of its socket, which it removes in the end."""
 _PRELOAD = ["vllm.v1.engine.async_llm", "mtbench_ray.engines.forked"]
 # Windows' Linux: the GPU's management library does not survive a fork there.
 _usable = "microsoft" not in " ".join(platform.uname()).lower()
@@ -82,7 +80,6 @@ def begin() -> None:
     if not _usable:
         return
     forkserver.set_forkserver_preload(_PRELOAD)
-    os.environ[FOLDER] = util.get_temp_dir()
     with contextlib.suppress(OSError):  # told when it is needed
         forkserver.ensure_running()
 
