@@ -25,8 +25,10 @@ from mtbench_ray.store import Workspace
 
 PLAIN_EVERY_S = 15.0
 """Seconds between plain lines."""
-RATE_OVER_S = 60.0
-"""Rates and the time left are taken from so many last seconds."""
+RATE_OVER_S = 180.0
+"""Rates and the time left are taken from so many last seconds: rows come in bursts."""
+_FEW = 5
+"""Fewer rows than this say nothing about the time left."""
 
 
 class Progress:
@@ -217,7 +219,7 @@ class Progress:
             (self._standings.turns_wanted - self._standings.turns_done, turns),
             (self._standings.verdicts_wanted - self._standings.verdicts_done, verdicts),
         ):
-            if left > 0 and rate <= 0:
+            if left > 0 and round(rate * seconds) < min(_FEW, left):
                 return None
             if left > 0:
                 times.append(left / rate)

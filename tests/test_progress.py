@@ -165,6 +165,23 @@ def test_odd_names_do_no_harm(monkeypatch):
     assert "second?line" in text
 
 
+def test_the_time_left_waits_for_some_rows_and_goes_by_the_last_minutes(monkeypatch):
+    clock = [0.0]
+    shown, log = a_display(monkeypatch, clock)
+    counts = shown._standings
+    counts.verdicts_wanted = 104
+    with shown:
+        for second in range(1, 301):
+            clock[0] = float(second)
+            # Four in the first minute, then one in two seconds.
+            counts.verdicts_done = min(second // 15, 4) + max(0, second - 60) // 2
+            shown.tick()
+            if second == 60:
+                assert "left" not in log.getvalue()
+            if second == 240:
+                assert log.getvalue().splitlines()[-1].endswith("about 20 s left")
+
+
 def test_a_log_gets_a_few_lines_a_minute(monkeypatch):
     clock = [0.0]
     shown, log = a_display(monkeypatch, clock)
