@@ -189,14 +189,13 @@ class Progress:
             words.append(f"${self._cost:.2f}")
         return "  ".join(words)
 
-    def _recent(self) -> tuple[float, float, float]:
-        """Seconds looked at, and turns and verdicts per second in them."""
+    def _recent(self) -> tuple[float, int, int]:
+        """Seconds looked at, and turns and verdicts in them."""
         then, turns, verdicts = self._past[0]
-        seconds = max(time.monotonic() - then, 1e-9)
         return (
-            seconds,
-            (self._standings.turns_done - turns) / seconds,
-            (self._standings.verdicts_done - verdicts) / seconds,
+            max(time.monotonic() - then, 1e-9),
+            self._standings.turns_done - turns,
+            self._standings.verdicts_done - verdicts,
         )
 
     def _rates(self) -> list[str]:
@@ -206,7 +205,7 @@ class Progress:
             passed = time.monotonic() - self._began
             words.append(f"{self._tokens / max(passed, 1e-9):.0f} tok/s")
         if verdicts and seconds >= 1.0:
-            words.append(f"{verdicts:.1f} judged/s")
+            words.append(f"{verdicts / seconds:.1f} judged/s")
         return words
 
     def _left(self) -> float | None:
@@ -215,14 +214,14 @@ class Progress:
         if seconds < 5.0:
             return None
         times = []
-        for left, rate in (
+        for left, done in (
             (self._standings.turns_wanted - self._standings.turns_done, turns),
             (self._standings.verdicts_wanted - self._standings.verdicts_done, verdicts),
         ):
-            if left > 0 and round(rate * seconds) < min(_FEW, left):
+            if left > 0 and done < min(_FEW, left):
                 return None
             if left > 0:
-                times.append(left / rate)
+                times.append(left / done * seconds)
         return max(times, default=None)
 
 

@@ -62,7 +62,9 @@ def worker() -> Iterator[ShardWorker]:
 
 def kept_processes() -> list[psutil.Process]:
     """What multiprocessing keeps for later: its tracker, and the server that engines come from."""
-    return [p for p in psutil.Process().children() if "multiprocessing." in " ".join(p.cmdline())]
+    kept = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+    found = [(p, " ".join(p.cmdline())) for p in psutil.Process().children()]
+    return [process for process, words in found if any(name in words for name in kept)]
 
 
 def engine_processes() -> list[psutil.Process]:

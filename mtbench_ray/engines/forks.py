@@ -58,7 +58,6 @@ class _Process(context.ForkServerProcess):
     @staticmethod
     def _Popen(process_obj: Any) -> Any:
         global _usable
-        # A dead server would be started anew, and fail anew after all its imports.
         _usable = _usable and _alive()
         if _usable:
             try:
@@ -77,6 +76,9 @@ def begin() -> None:
 
     The environment should be the one in which vLLM is to be imported.
     """
+    global _usable
+    # A server that died is not started anew: it would fail anew, after all its imports.
+    _usable = _usable and (server_pid() is None or _alive())
     if not _usable:
         return
     forkserver.set_forkserver_preload(_PRELOAD)
@@ -100,9 +102,8 @@ def end() -> None:
     """Kill the server: whoever waits for its imports waits no more. From now on all is spawned."""
     global _usable
     _usable = False
-    if pid := server_pid():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    if (pid := server_pid()) and _alive():
+        os.kill(pid, signal.SIGKILL)
 
 
 def process_context() -> context.ForkServerContext:

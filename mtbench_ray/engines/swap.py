@@ -72,9 +72,14 @@ class Layout:
         return text_hash(canonical([self.config, self.tensors]))
 
     @property
-    def as_it_is(self) -> bool:
-        """Whether an engine loads the weights as they are, and all of them."""
-        return not any(key in self.config for key in ("quantization_config", *_OTHER_INPUTS))
+    def quantised(self) -> bool:
+        """Whether the weights are stored quantised."""
+        return any("quantization" in key for key in self.config)
+
+    @property
+    def text_only(self) -> bool:
+        """Whether the model takes nothing but text."""
+        return not any(key in self.config for key in _OTHER_INPUTS)
 
     @property
     def least_gb(self) -> float:
@@ -149,11 +154,11 @@ def eligible(old: Layout, new: Layout, config: EngineConfig) -> str:
     """Why an engine that holds ``old`` cannot take ``new`` in place; empty: it may be tried."""
     if config.hot_swap == "off":
         return "engine.hot_swap=off"
-    if config.quantization or any("quantization" in key for key in (*old.config, *new.config)):
+    if config.quantization or old.quantised or new.quantised:
         return "quantised weights"
     if any(new.config.get(key) for key in _EXPERTS):
         return "a mixture of experts"
-    if any(key in new.config for key in _OTHER_INPUTS):
+    if not new.text_only:
         return "more than a text model"
     if "auto_map" in new.config:
         return "code of its own"

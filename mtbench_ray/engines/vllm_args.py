@@ -114,7 +114,7 @@ def engine_arguments(
         # Steps beyond the largest captured size take twice as long.
         arguments["max_cudagraph_capture_size"] = -(-config.max_num_seqs // 8) * 8
         if not config.compile and not config.enforce_eager:
-            # Nearly all steps decode, and a graph of them is as fast as compiled code.
+            # Nearly all steps decode; on one card a graph of them is as fast as compiled code.
             arguments["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
     else:
         # A prompt that is prefilled in parts discards samples, and for a seeded request vLLM then
@@ -149,7 +149,9 @@ def check_fits(layout: Layout, config: EngineConfig, share_gb: float | None) -> 
     Raises:
         UserError: They are.
     """
-    if share_gb is None or config.args or config.quantization or not layout.as_it_is:
+    if share_gb is None or config.args or not layout.text_only:
+        return
+    if config.quantization or layout.quantised:
         return
     cards = config.tensor_parallel * config.pipeline_parallel
     # Some layers may not be used: those that only guess ahead, heads for other tasks.

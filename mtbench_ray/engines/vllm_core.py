@@ -122,7 +122,7 @@ async def start_core(
         # Before the engine's own processes, so that it is none of them.
         if room.place != "files":
             # Without it the files are read when they are needed.
-            with contextlib.suppress(OSError, TimeoutError):
+            with contextlib.suppress(OSError):
                 spare = await asyncio.wait_for(_spare(room.place), config.start_timeout_s)
         llm, loaded, children = await _start(arguments, config, source)
     except BaseException:
