@@ -176,10 +176,18 @@ def servers(port_of: str) -> list[psutil.Process]:
     return list({process.pid: process for process in found}.values())
 
 
+def alive(process: psutil.Process) -> bool:
+    """A zombie has ended, its parent only has not looked yet."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it ended between the two
+        return False
+
+
 def all_gone(processes: list[psutil.Process], seconds: float = 20.0) -> bool:
-    """Whether all end in time; a zombie has ended, its parent only has not looked yet."""
+    """Whether all end in time."""
     deadline = time.monotonic() + seconds
-    while left := [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]:
+    while left := [process for process in processes if alive(process)]:
         if time.monotonic() > deadline:
             print("still there:", left)
             return False
