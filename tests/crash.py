@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -78,8 +79,9 @@ class Run:
             if wanted in environ:
                 found[process.pid] = process
         for process in self._known.values():
-            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                found[process.pid] = process
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended between the two
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    found[process.pid] = process
         return list(found.values())
 
     def gone_after(self, patience_s: float) -> float:
