@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from random_models import make_adapter, make_model
+from random_models import make_adapter, model_folder
 
 TESTS = Path(__file__).resolve().parents[1]
 ENGINES = Path(__file__).with_name("gpu_engines.py")
@@ -47,7 +47,11 @@ class Bench:
         print("## " + " | ".join(line), flush=True)
 
     def model(self, seed: int, shape: str = "") -> Path:
-        return make_model(self.folder, shape or self.args.shape, seed)
+        shape = shape or self.args.shape
+        if not model_folder(self.folder, shape, seed).is_dir():
+            # In a process of its own: this one is to hold nothing of the card.
+            subprocess.run(write_command(self.args.dir, shape, seed), check=True)
+        return model_folder(self.folder, shape, seed)
 
     def adapter(self, base: Path, seed: int) -> Path:
         return make_adapter(base, seed)
@@ -157,6 +161,12 @@ class Run:
     def to_last_token(self) -> float:
         """Seconds from the start of the command."""
         return span(self.answers)[1] - self.began
+
+
+def write_command(folder: str, shape: str, seed: int) -> list[str]:
+    """Writes a random model, unless it is there."""
+    script = str(Path(__file__).with_name("random_models.py"))
+    return [sys.executable, script, folder, shape, str(seed)]
 
 
 def span(rows: list[dict[str, Any]]) -> tuple[float, float]:

@@ -6,14 +6,13 @@ import itertools
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpu_bench import TESTS, Bench, Run, gpu_used, span, visible_cards, wait_for
+from gpu_bench import TESTS, Bench, Run, gpu_used, span, visible_cards, wait_for, write_command
 from gpu_engines import breakdown
 from random_models import make_model
 
@@ -27,10 +26,9 @@ def models(bench: Bench) -> None:
     wanted = [(bench.args.shape, n + 1) for n in range(bench.args.checkpoints)]
     wanted += [(bench.args.small, n + 1) for n in range(2)]
     cards = itertools.cycle(visible_cards() or [""])
-    script = str(Path(__file__).with_name("random_models.py"))
     writers = [
         subprocess.Popen(
-            [sys.executable, script, bench.args.dir, shape, str(seed)],
+            write_command(bench.args.dir, shape, seed),
             env=os.environ | {"CUDA_VISIBLE_DEVICES": card},
             stdout=subprocess.DEVNULL,
         )

@@ -66,13 +66,18 @@ def whole_folder(out: Path) -> Iterator[Path | None]:
         part.rename(out)
 
 
+def model_folder(folder: Path, shape: str, seed: int) -> Path:
+    """Where :func:`make_model` writes a model."""
+    return folder / f"{shape}-{seed}"
+
+
 def make_model(folder: Path, shape: str, seed: int, *, weights: bool = True) -> Path:
     """Write a model folder, unless it is there; returns its path.
 
     Args:
         weights: False writes configs and tokenizer only (for a model too large for any card).
     """
-    out = folder / f"{shape}-{seed}"
+    out = model_folder(folder, shape, seed)
     with whole_folder(out) as part:
         if part is not None:
             began = time.monotonic()
@@ -103,9 +108,6 @@ def _write_model(out: Path, shape: str, seed: int | None) -> None:
             torch.nn.init.normal_(parameter, std=0.04)
     model.generation_config.eos_token_id = 1
     model.save_pretrained(out)
-    # An engine is to have the whole card.
-    del model
-    torch.cuda.empty_cache()
 
 
 def make_adapter(base: Path, seed: int, rank: int = 16) -> Path:
