@@ -7,22 +7,24 @@ import difflib
 import hashlib
 import json
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mtbench_ray import assets
 from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.config import ModelConfig, RunConfig, science
-from mtbench_ray.engines.identity import answer_id, check_model
+from mtbench_ray.engines.identity import answer_id, check_prompts, fingerprint
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.modes import get_mode
 from mtbench_ray.judges.prompts import builtin_prompts, load_prompts
+from mtbench_ray.plan import owed_turns
 from mtbench_ray.schema import AnswerSet, Evaluation, Question, QuestionId, Unit, canonical
 from mtbench_ray.store import Workspace
 
+_T = TypeVar("_T")
 ANSWERS_ONLY = "answers"
 """Mode of an evaluation that nobody judges."""
 
@@ -218,7 +220,8 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
     """
     settled = [one for config in configs for one in expand(settle(config))]
     data: dict[str, tuple[BenchmarkData, str]] = {}
-    checked: dict[str, tuple[str, list[str], str | None]] = {}
+    prints: dict[str, str | UserError] = {}
+    notes: dict[str, list[str] | UserError] = {}
     jobs: list[Job] = []
     for config in settled:
         source = canonical(
@@ -231,11 +234,23 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
         loaded, data_name = data[source]
         questions = choose(config, loaded.questions)
         who = canonical([dataclasses.asdict(config.model), science(config.engine)])
-        if who not in checked:
-            checked[who] = _check(config, len(settled) == 1)
-        fingerprint, notes, error = checked[who]
-        answers = _answer_set(config, questions, fingerprint, workspace.salt)
-        jobs.append(Job(config, loaded, data_name, questions, answers, error, list(notes)))
+        if who not in prints:
+            prints[who] = _tried(fingerprint, config.model, config.engine.kind)
+        known = prints[who]
+        content, mistake = ("", known) if isinstance(known, UserError) else (known, None)
+        answers = _answer_set(config, questions, content, workspace.salt)
+        job = Job(config, loaded, data_name, questions, answers)
+        # Loading a template takes seconds: not where all answers are there.
+        if mistake is None and config.stage != "judge" and _owes(job, workspace):
+            if who not in notes:
+                notes[who] = _tried(check_prompts, config.model, config.engine)
+            said = notes[who]
+            job.notes, mistake = ([], said) if isinstance(said, UserError) else (said, None)
+        if mistake is not None:
+            if len(settled) == 1:
+                raise mistake
+            job.error = str(mistake)
+        jobs.append(job)
     _tell_apart(jobs)
     return jobs
 
@@ -268,15 +283,17 @@ def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _check(config: RunConfig, alone: bool) -> tuple[str, list[str], str | None]:
-    """Fingerprint, notes, and what is wrong with a model; raised where it is the only one."""
+def _tried(check: Callable[..., _T], *arguments: Any) -> _T | UserError:
+    """What a check returns, or the mistake that it found."""
     try:
-        info = check_model(config.model, config.engine)
+        return check(*arguments)
     except UserError as error:
-        if alone:
-            raise
-        return "", [], str(error)
-    return info.fingerprint, list(info.notes), None
+        return error
+
+
+def _owes(job: Job, workspace: Workspace) -> bool:
+    questions = {question.question_id: question for question in job.questions}
+    return bool(owed_turns(job.answers, questions, workspace.turns))
 
 
 def _answer_set(

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines import checkpoint
-from mtbench_ray.engines.identity import answer_id, check_model, fingerprint
+from mtbench_ray.engines.identity import answer_id, check_prompts, fingerprint
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import Message, Question
 
@@ -205,19 +205,15 @@ def test_endpoint_ids_depend_on_address_and_model_name() -> None:
     assert id_of(engine=engine) == id_of(engine=changed(engine, dtype="float32", timeout_s=1.0))
 
 
-def test_check_tells_what_is_known(folder: Path) -> None:
-    info = check_model(ModelConfig(path=str(folder), system_prompt="S"), ENGINE)
-    assert (info.window, info.architecture) == (64, "LlamaForCausalLM")
-    assert info.fingerprint == of(folder)
-    assert len(info.template_hash) == 16
-    assert info.notes == ()
+def test_check_has_nothing_to_say_of_an_ordinary_model(folder: Path) -> None:
+    assert check_prompts(ModelConfig(path=str(folder), system_prompt="S"), ENGINE) == []
 
 
 def test_check_notes_what_may_surprise(tmp_path: Path) -> None:
     source = "{{ strftime_now('%d') }}{{ messages[0]['content'] if messages|length == 1 }}"
     folder = with_weights(write_checkpoint(tmp_path / "m", source))
     engine = EngineConfig(max_model_len=4096)
-    notes = check_model(ModelConfig(path=str(folder), system_prompt="S"), engine).notes
+    notes = check_prompts(ModelConfig(path=str(folder), system_prompt="S"), engine)
     assert [word for note in notes for word in ("system role", "date", "4096") if word in note] == [
         "system role",
         "date",
@@ -231,26 +227,25 @@ def test_check_notes_what_may_surprise(tmp_path: Path) -> None:
         (lambda p: p / "missing", "no such folder"),
         (lambda p: p, "not a model folder"),
         (lambda p: p / "model.gguf", "GGUF"),
-        (lambda p: "", "no model is named"),
     ],
 )
-def test_check_refuses_what_is_no_model(tmp_path: Path, make: Any, message: str) -> None:
+def test_what_is_no_model_is_refused(tmp_path: Path, make: Any, message: str) -> None:
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(UserError, match=message):
-        check_model(ModelConfig(path=str(make(tmp_path))), ENGINE)
+        of(make(tmp_path))
 
 
 def test_folder_of_gguf_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "q4.gguf").write_bytes(b"GGUF")
     with pytest.raises(UserError, match="GGUF"):
-        check_model(ModelConfig(path=str(tmp_path)), ENGINE)
+        of(tmp_path)
 
 
 def test_hub_id_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(UserError, match="org/no-such-model"):
-        check_model(ModelConfig(path="org/no-such-model"), ENGINE)
+        fingerprint(ModelConfig(path="org/no-such-model"))
 
 
 def test_hub_id_counts_by_its_commit(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -263,11 +258,10 @@ def test_hub_id_counts_by_its_commit(monkeypatch: pytest.MonkeyPatch, folder: Pa
 
 
 def test_endpoint_and_fake_need_no_files() -> None:
-    assert check_model(MODEL, EngineConfig(kind="openai")).fingerprint == ""
-    one = check_model(ModelConfig(path="a"), EngineConfig(kind="fake"))
-    assert (
-        one.fingerprint != check_model(ModelConfig(path="b"), EngineConfig(kind="fake")).fingerprint
-    )
+    assert fingerprint(MODEL, "openai") == ""
+    assert fingerprint(ModelConfig(path="a"), "fake") != fingerprint(ModelConfig(path="b"), "fake")
+    with pytest.raises(UserError, match="no model is named"):
+        fingerprint(ModelConfig(path=""), "openai")
 
 
 def test_a_hub_that_is_out_of_reach_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,9 @@ import sys
 import pytest
 from stub_server import StubServer
 
+from mtbench_ray import jobs
 from mtbench_ray.cli import main
+from mtbench_ray.errors import UserError
 
 
 @pytest.fixture
@@ -85,6 +87,29 @@ def test_more_samples_another_judge_or_model_only_add_work(cli):
     assert cli("model=org/m", "judge.model=other") == 0
     assert cli.calls == 8
     assert len(cli.rows("answers.jsonl")) == 16
+
+
+def test_prompts_are_checked_only_of_models_that_owe_answers(cli, monkeypatch):
+    cli("model=org/done")
+
+    def check(model, engine):
+        raise UserError(f"{model.path} has no template")
+
+    monkeypatch.setattr(jobs, "check_prompts", check)
+    assert cli("model=org/done", "judge.model=other") == 0
+    assert cli.calls == 8
+    assert cli("model=org/new") == 2
+    assert "org/new has no template" in cli.err
+    assert cli("-m", "model=org/done,org/new") == 3
+    assert "org/new has no template" in cli.out + cli.err
+    assert cli("model=org/new", "stage=judge") == 3
+    assert cli.calls == 0
+
+
+def test_the_plan_says_what_is_odd_about_prompts_once(cli, monkeypatch):
+    monkeypatch.setattr(jobs, "check_prompts", lambda model, engine: ["the date is in it"])
+    assert cli.verb("plan", *cli.usual, *cli.judge, "model=org/m", "judge.model=a,b", "-m") == 0
+    assert cli.out.count("org/m: the date is in it") == 1
 
 
 def test_answers_of_other_settings_are_never_mixed_in(cli):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +15,26 @@ _VLLM_FIELDS = ("kind", "dtype", "quantization", "max_model_len", "args")
 _ENDPOINT_FIELDS = ("kind", "base_url", "extra_body")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """What is known of a model before any engine starts.
-
-    Attributes:
-        fingerprint: See :func:`fingerprint`; empty for a model behind an endpoint.
-        template_hash: Of its chat template, empty for endpoints.
-        window: Context window of its config in tokens; None where unknown.
-        architecture: From its config, empty for endpoints.
-        notes: What a user should know, for the plan: one sentence each.
-    """
-
-    fingerprint: str
-    template_hash: str = ""
-    window: int | None = None
-    architecture: str = ""
-    notes: tuple[str, ...] = ()
-
-
-def fingerprint(model: ModelConfig) -> str:
+def fingerprint(model: ModelConfig, kind: str = "vllm") -> str:
     """What a model's weights, configs and tokenizer are, whatever they are called.
 
     A local folder counts by content (:func:`~mtbench_ray.engines.checkpoint.folder_hash`), so
     that moving or copying it changes nothing and new weights at an old path change it; a hub id
-    counts as ``id@commit``; the demo model by its version; an adapter adds its own content.
+    counts as ``id@commit``; the demo model by its version; an adapter adds its own content. Nothing
+    is known of a model behind an endpoint: empty.
+
+    Args:
+        kind: Of the engine.
 
     Raises:
-        UserError: The model or its adapter is not there.
+        UserError: The model or its adapter is not there, or it is of a kind that cannot be run.
     """
+    if kind == "openai":
+        if not model.path:
+            raise UserError("no model is named", "say model=<name at the endpoint>")
+        return ""
+    if kind == "fake" and not model.embedded and not Path(model.path).is_dir():
+        return f"fake-{model.path}"
     if model.embedded:
         from mtbench_ray import assets
 
@@ -114,24 +104,18 @@ def _engine_fields(engine: EngineConfig) -> dict[str, Any]:
     return {name: value for name, value in science(engine).items() if name in names}
 
 
-def check_model(model: ModelConfig, engine: EngineConfig) -> ModelInfo:
-    """Everything that can be known to go wrong before weights are loaded; takes seconds.
+def check_prompts(model: ModelConfig, engine: EngineConfig) -> list[str]:
+    """What can be known of a model's prompts before weights are loaded; takes seconds.
 
-    Local folders need no network; of a hub id, configs and tokenizer are fetched.
+    Returns:
+        What a user should know, one sentence each.
 
     Raises:
-        UserError: The model is missing or of an unsupported kind, has no chat template, or is
-            asked for a thinking mode that its template does not know.
+        UserError: The tokenizer is missing or broken, there is no chat template, or a thinking mode
+            is asked for that the template does not know.
     """
-    if engine.kind == "openai":
-        if not model.path:
-            raise UserError("no model is named", "say model=<name at the endpoint>")
-        return ModelInfo("")
-    if engine.kind == "fake" and not model.embedded and not Path(model.path).is_dir():
-        return ModelInfo(f"fake-{model.path}", architecture="fake")
-    print_of = fingerprint(model)
-    if engine.kind == "fake":
-        return ModelInfo(print_of, architecture="fake")
+    if engine.kind != "vllm":
+        return []
     from mtbench_ray.engines.template import load_template
 
     template = load_template(model, trust_remote_code=engine.trust_remote_code)
@@ -146,4 +130,4 @@ def check_model(model: ModelConfig, engine: EngineConfig) -> ModelInfo:
         notes.append(
             f"engine.max_model_len={engine.max_model_len} is above the model's {template.window}"
         )
-    return ModelInfo(print_of, template.hash, template.window, template.architecture, tuple(notes))
+    return notes

@@ -131,9 +131,14 @@ def print_plan(
         f"\ntokens are estimates; an answer that is not there yet counts {ANSWER_TOKENS} tokens."
         "\nminutes follow from the judge's limits alone. Nothing has been started or spent."
     )
-    for job in jobs:
-        if job.error:
-            print(f"{label(job.answers.model)} cannot be run: {job.error}")
+    remarks = [
+        f"{label(job.answers.model)} cannot be run: {job.error}"
+        if job.error
+        else "\n".join(f"{label(job.answers.model)}: {note}" for note in job.notes)
+        for job in jobs
+    ]
+    # Once where several judges rate the same model.
+    print(*dict.fromkeys(filter(None, remarks)), sep="\n", end="\n" * any(remarks))
     if show:
         _show(jobs, rows, workspace, show)
 
