@@ -290,3 +290,31 @@ def test_a_megabyte_takes_less_than_a_second(piece):
         ):
             # The best of three: other work on the machine is not the parser's.
             assert min(timeit.repeat(call, timer=time.process_time, number=1, repeat=3)) < 1
+
+
+JOINS = ["out of", "of", "/", ">", ">>", "=", "vs.", "versus", "rather than", "is better than"]
+JOINS += ["beats", "over", ", not", "(not", "and", "to", "is slightly worse than", "≻", "->"]
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_a_comparison_of_two_verdicts_is_none(join):
+    assert parse_rating(f"Rating: [[7]] {join} [[10]]").reason == "no_rating"
+    assert parse_winner(f"So [[A]] {join} [[B]]").reason == "no_winner"
+    assert parse_winner(f"**[[B]]** {join} **[[A]]** {join} [[C]]").reason == "no_winner"
+    assert parse_rating(f"[[7]] {join} [[10]], so Rating: [[7]]").value == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("It opens a <think> tag that it never closes. Rating: [[1]]", 1),
+        ("The reply shows its <think>-block. Rating: [[2]]", 2),
+        ("Both '<think>' and <think>, unclosed.\nRating: [[3]]", 3),
+        ("A <think> tag and its </think> are shown. Rating: [[4]]", 4),
+        ("<think>it shows a <think> tag, so [[9]]", None),
+        ("I see.\n<think> or Rating: [[9]]", None),
+        ("Rating: [[4]] <think>", 4),
+    ],
+)
+def test_an_opening_tag_in_a_sentence_is_only_talked_about(text, value):
+    assert parse_rating(text).value == value

@@ -6,7 +6,8 @@ Safe parity (the default) takes the last well-formed verdict outside thinking:
   Marks around the number do not matter: ``[[**7**]]``, ``[[ 7 ]]``, ``[[Rating: 7]]``,
   ``[[7/10]]``, ``\[\[7\]\]`` are all 7. ``x[[7]]`` is an index, not a rating.
 * A number outside the scale is no rating (``out_of_range``), it is not clamped.
-* Two verdicts joined as a range or a choice (``[[7]] or [[8]]``) are none. ``[[8]][[9]]`` is 9.
+* Two verdicts joined as a range, a choice or a comparison are none: ``[[7]] or [[8]]``,
+  ``[[A]] > [[B]]``, ``[[7]] out of [[10]]``. ``[[8]][[9]]`` is 9.
 * In a reply that was cut off (``finish_reason="length"``) a verdict counts only at the very end:
   the judge may have been about to give another one.
 
@@ -74,7 +75,17 @@ _NUMBER = re.compile(
 )
 _WINNER = re.compile(r"(?:(?i:assistant|answer|model|winner:?) )?([ABC])|((?i:tie))")
 _DRESSING = " \t\r\n*_`$"
-_CHOICE = re.compile(r"[\s*_`]{0,8}(?:[-–—~/|]|to|or|and)[\s*_`]{0,8}", re.IGNORECASE)
+_DEGREE = r"(?:(?:much|slightly|clearly|far|a bit|a little) )?"
+_JOINED = "|".join(
+    (
+        r"[-–—~/|<>=≤≥≈≻≺+&:→]{1,3}",
+        r"to|or|and|and/or|out of|of|vs\.?|versus|but|through",
+        r"(?:and |but )?not|rather than|instead of|over|beats|beat|wins over|loses to",
+        rf"(?:(?:is|was) )?{_DEGREE}(?:better|worse|stronger|weaker|higher|lower|more|less) than",
+    )
+)
+_AROUND = r"[\s*_`,;(]{0,8}"
+_CHOICE = re.compile(rf"{_AROUND}(?:{_JOINED}){_AROUND}", re.IGNORECASE)
 _TAIL = re.compile(r"[\s*_`.!)\]\"'>$]*(?:</\w{1,20}>\s*)?|[\s*_`]*/ ?\d+[\s*_`.]*")
 
 
@@ -138,26 +149,38 @@ def outside_thinking(text: str, tags: tuple[str, str] = THINKING) -> str:
     """The text without its thinking.
 
     An unclosed block runs to the end. A closing tag without an opening one ends a block that the
-    chat template opened, so all before it goes. A tag quoted in backticks is only talked about.
+    chat template opened, so all before it goes. A tag quoted in backticks is only talked about,
+    and so is an opening tag within a sentence that nothing closes ("it leaks its <think> tag").
     """
     opening, closing = tags
     if not opening or not closing or (opening not in text and closing not in text):
         return text
     kept: list[str] = []
-    inside, position = False, 0
+    inside, begin, position = False, 0, 0
     for match in _tag_pattern(opening, closing).finditer(text):
         opens = match.group() == opening
         if inside and not opens:
             inside = False
         elif not inside and opens:
             kept.append(text[position : match.start()])
-            inside = True
+            inside, begin = True, match.start()
         elif not inside:
             kept.clear()
         position = match.end()
     if not inside:
         kept.append(text[position:])
+    elif _is_mentioned(text, begin, begin + len(opening)):
+        kept.append(text[begin:])
     return "".join(kept)
+
+
+def _is_mentioned(text: str, start: int, end: int) -> bool:
+    """Whether a tag has words before it on its line, and no word directly after it.
+
+    A block that a judge thinks in begins its own line or runs straight on into its first word.
+    """
+    line = text[:start].rpartition("\n")[2]
+    return bool(line.strip()) and text[end : end + 1] not in ("", "\n", "\r") and not text[end].isalnum()
 
 
 @lru_cache(maxsize=16)
