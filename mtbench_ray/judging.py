@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mtbench_ray.config import JudgeConfig, RunConfig
+from mtbench_ray.endpoint.asking import verdict_pattern
 from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.judges.base import Reading
 from mtbench_ray.judges.stage import Budget, JudgeStage
-from mtbench_ray.plan import Board, Setting, Turns, shortened
-from mtbench_ray.schema import Request
+from mtbench_ray.plan import Board, Setting, Turns, counts, shortened
+from mtbench_ray.schema import Judgment, Request
 
 MAX_DEATHS = 3
 """Times that the servers of a local judge are started again."""
@@ -217,8 +218,17 @@ class Judges:
         config = what.judge
         key = secrets.token_urlsafe(24) if config.kind == "local" else resolve_key(config)
 
+        tags = (config.thinking_open, config.thinking_close)
+        pattern = None
+        if config.constrain and what.prompts.verdict == "brackets":
+            pattern = verdict_pattern(what.mode.name, what.prompts.scale)
+
         def read(request: Request, text: str, finish_reason: str | None) -> Reading:
-            return what.mode.read(request.order, text, finish_reason, what.prompts, "safe")
+            # What is stored is read in safe parity, in any run.
+            return what.mode.read(request.order, text, finish_reason, what.prompts, "safe", tags)
+
+        def enough(judgment: Judgment) -> bool:
+            return counts(what, judgment, self._config.parity)
 
         def shorten(request: Request, tokens: int) -> Request:
             slot = self._board.slots[request.judgment_id]
@@ -232,7 +242,8 @@ class Judges:
                 emit=self._post,
                 budget=self._budget,
                 run_id=self._run_id,
-                verdict=what.prompts.verdict,
+                enough=enough,
+                pattern=pattern,
                 shorten=shorten,
             )
 

@@ -8,6 +8,7 @@ told of every new row and says which judge calls it makes possible.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.endpoint.tokens import prompt_tokens
 from mtbench_ray.judges.base import Mode
-from mtbench_ray.judges.modes import failed_reason, get_mode, outcome
+from mtbench_ray.judges.modes import failed_reason, get_mode, outcome, read_again
 from mtbench_ray.judges.prompts import PromptSet, load_prompts
 from mtbench_ray.schema import (
     ANSWERED,
@@ -85,6 +86,13 @@ def outcomes(
     return result
 
 
+def counts(what: Setting, judgment: Judgment | None, parity: str) -> bool:
+    """Whether a stored judgment has a value in a parity, so that its verdict is not owed."""
+    if judgment is None:
+        return False
+    return read_again(what.mode, judgment, parity, what.prompts).value is not None
+
+
 def render(what: Setting, slot: Slot, turns: Turns) -> Request:
     """The judge call of a slot whose answers are there."""
     request = what.mode.request(
@@ -112,18 +120,20 @@ def shortened(what: Setting, slot: Slot, request: Request, tokens: int, turns: T
         The longest that fits, or the one without any answer text where none does.
     """
 
+    # The slot's own turns alone: this runs beside the thread that adds rows to ``turns``.
+    shown = {key: turns[key] for key in itertools.product(slot.answer_ids, range(1, slot.turn + 1))}
+
     def cut(length: int) -> Request:
         short = {
             key: dataclasses.replace(turn, content=turn.content[:length])
-            for key, turn in turns.items()
-            if key[0] in slot.answer_ids
+            for key, turn in shown.items()
         }
         rendered = render(what, slot, short)
         return dataclasses.replace(
             rendered, judgment_id=request.judgment_id, match_id=request.match_id
         )
 
-    low, high = 0, max(len(turns[key].content) for key in turns if key[0] in slot.answer_ids)
+    low, high = 0, max(len(turn.content) for turn in shown.values())
     while low < high:
         middle = (low + high + 1) // 2
         if prompt_tokens(cut(middle).messages) <= tokens:
@@ -176,11 +186,13 @@ class Board:
         settings: The judged evaluations.
         turns: Live view of the workspace's turns.
         judgments: Live view of the workspace's counting judgments.
+        parity: A verdict without a value in it is owed.
     """
 
     settings: Sequence[Setting]
     turns: Turns
     judgments: Judgments
+    parity: str = "safe"
     _waiting: dict[str, list[_Waiting]] = field(default_factory=dict)
     slots: dict[str, Slot] = field(default_factory=dict)
     """Of every request handed out, by its judgment_id."""
@@ -207,9 +219,10 @@ class Board:
                 if failed_reason(item.slot, self.turns) is not None:
                     still.append(item)
                     continue
-                request = render(self.settings[item.setting], item.slot, self.turns)
+                what = self.settings[item.setting]
+                request = render(what, item.slot, self.turns)
                 done = self.judgments.get(request.judgment_id)
-                if request.judgment_id in self.slots or (done and done.status == "ok"):
+                if request.judgment_id in self.slots or counts(what, done, self.parity):
                     continue
                 self.slots[request.judgment_id] = item.slot
                 found.append((item.setting, request))

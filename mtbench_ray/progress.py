@@ -39,6 +39,7 @@ class Progress:
         settings: Those of them that are judged, bound to their data.
         workspace: Read only; rows are in it before they are counted here.
         quiet: Only messages are shown.
+        parity: In which verdicts count.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Progress:
         workspace: Workspace,
         *,
         quiet: bool,
+        parity: str = "safe",
     ) -> None:
         self._quiet = quiet
         # What stderr is decides, not the environment: FORCE_COLOR must not animate a log.
@@ -66,7 +68,7 @@ class Progress:
         self._tokens = 0
         self._cost = 0.0
         self._models = len(evaluations)
-        self._standings = Standings(evaluations, settings, workspace)
+        self._standings = Standings(evaluations, settings, workspace, parity)
         self._past: deque[tuple[float, int, int]] = deque([self._mark()])
 
     def __enter__(self) -> Progress:

@@ -72,7 +72,9 @@ class Session:
         for row in self.evaluations:
             if row.judge and row.error is None:
                 self.settings.append(setting(row, self.workspace.load_data(row.data)))
-        self.board = Board(self.settings, self.workspace.turns, self.workspace.verdicts)
+        self.board = Board(
+            self.settings, self.workspace.turns, self.workspace.verdicts, self.config.parity
+        )
         self.record = self.workspace.new_run(
             {"jobs": [dataclasses.asdict(job.config) for job in self.jobs]},
             self.evaluations,
@@ -94,7 +96,11 @@ class Session:
         self.workspace.save_run(self.record)
         self.timeline = self.workspace.timeline(self.record.run_id)
         self.progress = Progress(
-            self.evaluations, self.settings, self.workspace, quiet=self.config.quiet
+            self.evaluations,
+            self.settings,
+            self.workspace,
+            quiet=self.config.quiet,
+            parity=self.config.parity,
         )
         self.judges = Judges(
             self.settings,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.modes import failed_reason, outcome
-from mtbench_ray.plan import Setting, render
+from mtbench_ray.plan import Setting, counts, render
 from mtbench_ray.reports.tables import number, reasons
 from mtbench_ray.schema import ANSWERED, Evaluation, Judgment, Slot, Turn
 from mtbench_ray.store import Workspace
@@ -51,6 +51,7 @@ class Standings:
         evaluations: All of the run.
         settings: Those of them that are judged, bound to their data.
         workspace: Read only.
+        parity: In which verdicts count.
 
     Attributes:
         turns_wanted: Turns of the run's models and their baselines, done or not.
@@ -65,8 +66,10 @@ class Standings:
         evaluations: Sequence[Evaluation],
         settings: Sequence[Setting],
         workspace: Workspace,
+        parity: str = "safe",
     ) -> None:
         self._workspace = workspace
+        self._parity = parity
         self._received: set[str] = set()
         self._named: set[str] = set()
         self._by_turn: dict[TurnKey, list[_Model]] = {}
@@ -126,7 +129,7 @@ class Standings:
         if model.what is not None:
             verdicts = self._wanted(model.what)
             self.verdicts_wanted += len(verdicts)
-            self.verdicts_done += sum(self._judged(item) for item in verdicts)
+            self.verdicts_done += sum(self._judged(model.what, item) for item in verdicts)
         return wanted
 
     def _wanted(self, what: Setting) -> list[_Wanted]:
@@ -138,10 +141,10 @@ class Standings:
             wanted.append(_Wanted(slot, name, reason or ""))
         return wanted
 
-    def _judged(self, item: _Wanted) -> bool:
+    def _judged(self, what: Setting, item: _Wanted) -> bool:
         """Whether a verdict is good, or has been tried in this run."""
         found = self._workspace.verdicts.get(item.judgment_id)
-        return item.judgment_id in self._received or (found is not None and found.status == "ok")
+        return item.judgment_id in self._received or counts(what, found, self._parity)
 
     def _look(self, models: Sequence[_Model]) -> list[tuple[Evaluation, str]]:
         """Which of these models wait for nothing any more."""
@@ -159,9 +162,12 @@ class Standings:
 
     def _await_verdicts(self, model: _Model) -> None:
         """All turns of a model are there: name the verdicts that it waits for."""
-        model.wanted = self._wanted(model.what) if model.what else []
+        what = model.what
+        model.wanted = self._wanted(what) if what else []
         model.verdicts = {
-            item.judgment_id for item in model.wanted if item.judgment_id and not self._judged(item)
+            item.judgment_id
+            for item in model.wanted
+            if what and item.judgment_id and not self._judged(what, item)
         }
         for name in model.verdicts:
             self._by_verdict.setdefault(name, []).append(model)
@@ -182,12 +188,12 @@ class Standings:
         judgments = self._workspace.verdicts
         found = [
             outcome(
-                what.mode, item.slot, judgments.get(item.judgment_id), item.reason, "safe",
+                what.mode, item.slot, judgments.get(item.judgment_id), item.reason, self._parity,
                 what.prompts,
             )
             for item in model.wanted or ()
         ]  # fmt: skip
-        options = ScoreOptions(resamples=0, judge=model.row.judge)
+        options = ScoreOptions(self._parity, resamples=0, judge=model.row.judge)
         score = next(
             score
             for score in what.mode.reduce(found, options)

@@ -62,6 +62,7 @@ class Script:
         reject: Parameters refused with 400: max_tokens, max_completion_tokens, temperature, system.
         context: Tokens (4 characters each) of prompt and reply.
         thinking: How the judge thinks: ``field``, ``tags`` or not at all.
+        text: All that the judge says, instead of words and a rating.
     """
 
     kind: str = "judge"
@@ -77,6 +78,7 @@ class Script:
     reject: tuple[str, ...] = ()
     context: int = 0
     thinking: str = ""
+    text: str = ""
 
 
 @dataclass
@@ -230,6 +232,7 @@ class StubServer:
             text = f"{' '.join(words[:12])}. {verdict or f'Rating: [[{1 + number % 10}]]'}"
         else:
             text = prompt if script.kind == "echo" else " ".join(words)
+        text = script.text or text
         reasoning = "let me see" if script.thinking == "field" else None
         if script.thinking == "tags":
             text = f"<think>it may be [[3]], or not</think>{text}"

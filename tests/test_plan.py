@@ -94,10 +94,35 @@ def test_what_is_judged_is_not_asked_again_and_a_failed_verdict_is():
         assert len(Board([make_setting()], turns, done).ready()) == calls
 
 
+@pytest.mark.parametrize(
+    ("text", "calls"), [("I give it [7].", (1, 0)), ("Rating: [[7/10]]", (0, 1)), ("[[7]]", (0, 0))]
+)
+def test_a_verdict_is_owed_until_it_has_a_value_in_the_runs_parity(text, calls):
+    unit = evaluation(questions=NUMBERS).answers.units[0]
+    turns = by_key(turn(1, answer=unit.answer_id))
+    what = make_setting()
+    ((_, request),) = Board([what], turns, {}).ready()
+    read = what.mode.read(0, text, "stop", what.prompts, "safe")
+    slot = what.mode.slots(what.evaluation, what.questions)[0]
+    stored = judged(slot, read.reason or read.value, text=text).judgment
+    done = {request.judgment_id: stored}
+    found = [len(Board([what], turns, done, parity).ready()) for parity in ("safe", "fastchat")]
+    assert tuple(found) == calls
+
+
 def test_every_wanted_verdict_has_an_outcome():
     found = outcomes(make_setting(), {}, {})
     assert len(found) == 4
     assert all(outcome.judgment is None and outcome.reason for outcome in found)
+
+
+class OwnTurns(dict):
+    """Turns of a run to which another thread adds rows: looking through all of them fails."""
+
+    def __iter__(self):
+        raise RuntimeError("dictionary changed size during iteration")
+
+    keys = values = items = __iter__
 
 
 def test_a_shortened_request_keeps_its_id_and_fits():
@@ -107,6 +132,6 @@ def test_a_shortened_request_keeps_its_id_and_fits():
     board = Board([what], turns, {})
     ((_, request),) = board.ready()
     slot = board.slots[request.judgment_id]
-    short = shortened(what, slot, request, 200, turns)
+    short = shortened(what, slot, request, 200, OwnTurns(turns))
     assert short.judgment_id == request.judgment_id
     assert 100 < len(short.messages[-1].content) < 1200

@@ -78,6 +78,19 @@ def test_the_report_is_the_summary_and_nothing_else(cli):
     }  # fmt: skip
 
 
+def test_in_parity_fastchat_a_row_that_counts_is_paid_once(cli):
+    cli.stub.script.text = "I give it [7]."
+    assert cli("model=org/m", "parity=fastchat") == 0
+    assert (cli.calls, cli.summary["results"][0]["average"]["mean"]) == (8, 7.0)
+    assert "8/8 scored" in cli.err
+    assert cli("model=org/m", "parity=fastchat") == 0
+    assert cli.calls == 0
+    assert {row["value"] for row in cli.rows("judgments.jsonl")} == {None}
+    cli.stub.script.text = ""
+    assert cli("model=org/m") == 0
+    assert cli.calls == 8
+
+
 def test_more_samples_another_judge_or_model_only_add_work(cli):
     cli("model=org/m")
     assert cli("model=org/m", "sampling.samples=2") == 0
@@ -220,6 +233,87 @@ def test_pairwise_against_a_model_of_the_workspace(cli):
     assert "did you mean baseline=org/base?" in cli.err
 
 
+def test_a_baseline_alone_is_no_comparison(cli):
+    assert cli("model=org/a", "mode=pairwise-baseline", "baseline=org/a") == 2
+    assert "no model but the baseline org/a" in cli.err
+
+
+def test_a_summary_keeps_what_other_modes_found(cli):
+    cli("model=org/a")
+    cli("model=org/b", judge=False)
+    assert cli("model=org/c", "stage=answers") == 0
+    assert (cli.summary["mode"], cli.summary["results"][0]["model"]) == ("single", "org/a")
+    assert [other["mode"] for other in cli.summary["other_modes"]] == ["answers"]
+    assert cli("-m", "model=org/a,org/b", "mode=pairwise-all") == 0
+    assert [cli.summary["mode"], *(o["mode"] for o in cli.summary["other_modes"])] == [
+        "pairwise-all", "single", "answers",
+    ]  # fmt: skip
+    cli.verb("report", "format=json")
+    assert json.loads(cli.out) == cli.summary
+    cli.verb("report", "format=json", "mode=single")
+    assert json.loads(cli.out)["results"][0]["model"] == "org/a"
+    assert cli.verb("report", "mode=pairwise-baseline") == 2
+
+
+def test_answers_that_were_judged_later_are_not_shown_twice(cli):
+    cli("model=org/m", "stage=answers")
+    cli("model=org/m", "stage=judge")
+    assert cli.verb("report") == 0
+    assert "answered" not in cli.out
+
+
+def test_what_is_not_to_be_compared_is_said(cli):
+    cli("model=org/a")
+    cli("model=org/b", "judge.prompts=rubric5")
+    cli("model=org/a", "judge.model=other", "sampling.max_tokens=5")
+    cli.verb("report")
+    assert "not to be compared: judge stub had other questions" in cli.out
+    assert "org/a: its rows are of answers made with different settings" in cli.out
+    assert cli.verb("report", "compare", "org/a", "org/b") == 0
+    assert "not to be compared: ratings from 1 to 10 and from 1 to 5" in cli.out
+    assert "better" not in cli.out
+
+
+def test_a_comparison_names_the_settings_that_differ(cli):
+    cli("model=org/a")
+    cli("model=org/b", "sampling.max_tokens=5", "judge.concurrency=3")
+    cli.verb("report", "compare", "org/a", "org/b")
+    assert "answered with different settings: sampling.max_tokens" in cli.out
+    assert "the judge had other settings" not in cli.out
+    cli("model=org/b", "judge.temperature=0.5")
+    cli.verb("report", "compare", "org/a", "org/b")
+    assert "the judge had other settings for one of them: temperature" in cli.out
+    cli.verb("report", "compare", "org/a", "org/b", "resamples=0")
+    assert "no test was made" in cli.out
+
+
+@pytest.mark.parametrize("words", [("seed=-1",), ("resamples=x",), ("curve", "format=json")])
+def test_odd_words_of_a_report_are_told(words, cli):
+    cli("model=org/a")
+    assert cli.verb("report", *words) == 2
+
+
+def test_a_negative_seed_of_the_report_is_told_before_anything_is_paid(cli):
+    assert cli("model=org/a", "report.seed=-1") == 2
+    assert cli.calls == 0
+
+
+def test_categories_with_markup_in_their_names(cli, tmp_path):
+    names = ["[/b]", "x [easy]", "x [hard]", ":smile: | a"]
+    path = tmp_path / "odd.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps({"question_id": n, "category": name, "turns": ["Why?"]}) + "\n"
+            for n, name in enumerate(names)
+        )
+    )
+    assert cli("model=org/a", f"question_path={path}") == 0
+    for name in names:
+        assert name in cli.out
+    cli.verb("report", "format=markdown")
+    assert ":smile: \\| a" in cli.out
+
+
 def test_pairwise_all_meets_each_pair_once(cli):
     assert cli("-m", "model=org/a,org/b,org/c", "mode=pairwise-all") == 0
     assert cli.calls == 3 * 16
@@ -314,6 +408,28 @@ def test_hydras_own_launcher_runs_job_after_job(cli):
     assert cli.calls == 16
     assert [result["model"] for result in cli.summary["results"]] == ["org/a", "org/b"]
     assert len(list((cli.workspace / "runs").iterdir())) == 2
+
+
+def test_agreement_of_the_mode_that_is_asked_for(cli):
+    for judge in ("one", "two"):
+        cli("-m", "model=org/a,org/b", f"judge.model={judge}")
+        cli("-m", "model=org/a,org/b", f"judge.model={judge}", "mode=pairwise-all")
+    cli.verb("report", "agreement", "one", "two")
+    assert "pearson" in cli.out
+    assert cli.verb("report", "agreement", "one", "two", "mode=pairwise-all") == 0
+    assert "pearson" not in cli.out
+    before = json_of(cli, "report", "agreement", "one", "two", "mode=pairwise-all")
+    # The same games, told from the other side, are no further votes.
+    for judge in ("one", "two"):
+        cli("model=org/b", f"judge.model={judge}", "mode=pairwise-baseline", "baseline=org/a")
+    assert before == json_of(cli, "report", "agreement", "one", "two", "mode=")
+    cli.verb("report", "agreement", "one", "two", "format=markdown")
+    assert cli.out.startswith("| n |")
+
+
+def json_of(cli, *words):
+    assert cli.verb(*words, "format=json") == 0
+    return json.loads(cli.out)
 
 
 def test_agreement_of_two_judges_and_of_a_judge_with_people(cli, tmp_path):

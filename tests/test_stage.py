@@ -48,7 +48,11 @@ def request(number, text=None, **fields):
 
 def stage(stub, rows, budget=None, **settings):
     """A stage on the stub, not begun."""
-    passed = {name: settings.pop(name) for name in ("shorten", "count_tokens") if name in settings}
+    passed = {
+        name: settings.pop(name)
+        for name in ("shorten", "count_tokens", "pattern")
+        if name in settings
+    }
     defaults = {"model": "some/judge", "concurrency": 32, "timeout_s": 20.0, "max_tokens": 100}
     config = JudgeConfig(base_url=stub.url, **defaults | settings)
     return JudgeStage(
@@ -238,12 +242,24 @@ def test_a_constrained_reply_is_readable(mode, verdict, reader):
     assert not pattern.fullmatch("a" * 301 + f" {verdict}")
     assert not pattern.fullmatch(f"index [3] {verdict}")
     with StubServer() as stub:
-        judge_all(stub, [request(1, mode=mode)], constrain=True)
+        judge_all(stub, [request(1, mode=mode)], pattern=verdict_pattern(mode))
         (body,) = stub.seen.bodies
         assert body["structured_outputs"] == {"regex": verdict_pattern(mode)}
         assert body["max_tokens"] >= len(longest)
-        judge_all(stub, [request(1)], constrain=True, prompts="rubric5")
+        judge_all(stub, [request(1)], constrain=True)
         assert "structured_outputs" not in stub.seen.bodies[-1]
+
+
+@pytest.mark.parametrize(
+    ("scale", "inside", "outside"),
+    [((1, 10), "1 7 10", "0 11"), ((1, 5), "1 5", "0 6 10"), ((0, 1), "0 1", "2"),
+     ((-1.5, 1.5), "-1 0 1", "2 -2"), ((0.2, 0.8), "0.2 0.8", "0 1")],
+)  # fmt: skip
+def test_a_constrained_rating_is_on_the_scale(scale, inside, outside):
+    pattern = re.compile(verdict_pattern("single", scale))
+    for numbers, there in ((inside, True), (outside, False)):
+        for number in numbers.split():
+            assert bool(pattern.fullmatch(f"Fine. Rating: [[{number}]]")) == there
 
 
 @given(st.from_regex(verdict_pattern("single"), fullmatch=True))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from mtbench_ray.judges.base import Reading
 
 Read = Callable[[Request, str, "str | None"], "Reading"]
-"""Reads a verdict from a reply: request, text outside thinking, finish reason."""
+"""Reads a verdict from a reply: request, text, finish reason."""
 Shorten = Callable[[Request, int], Request]
 """Cuts the answers in a request until its prompt has at most so many tokens."""
 
@@ -61,12 +63,18 @@ class _Total:
         self.output_tokens += done.output_tokens
 
 
+def is_ok(judgment: Judgment) -> bool:
+    """Whether a judgment has a value."""
+    return judgment.status == "ok"
+
+
 @dataclass(frozen=True)
 class Asker:
     """Asks one judge.
 
     Args:
-        verdict: How the judge prompts want the verdict: ``brackets`` or ``tags``.
+        enough: Whether a judgment needs no further call.
+        pattern: Regular expression that replies are forced into (structured outputs).
         count: The judge's own tokenizer, or None for an estimate.
         shorten: For ``judge.truncate=answer_tail``.
         backoff_s: First wait after a broken reply; it doubles.
@@ -75,7 +83,8 @@ class Asker:
     judge: JudgeConfig
     client: EndpointClient
     read: Read
-    verdict: str = "brackets"
+    enough: Callable[[Judgment], bool] = is_ok
+    pattern: str | None = None
     budget: Budget | None = None
     run_id: str = ""
     count: CountTokens | None = None
@@ -94,7 +103,7 @@ class Asker:
         if shown is None:
             words = f"context_overflow: more than the judge's {self.judge.context_window} tokens"
             return self._judgment(request, Completion("context_overflow", error=words), total)
-        cap, extra = self.judge.max_tokens, self._extra(request)
+        cap, extra = self.judge.max_tokens, self._extra()
         flakes = retries = cuts = 0
         if "structured_outputs" in extra:
             cap = max(cap, _EXPLANATION_CHARS + _LONGEST_VERDICT)  # a token is a letter at least
@@ -113,7 +122,7 @@ class Asker:
                 cuts += 1
                 shown = self._cut(request, round(self._tokens(shown) * _CUT_TO))
                 continue
-            if last.status == "ok" or done.status in ("error", "refused", "context_overflow"):
+            if self.enough(last) or done.status in ("error", "refused", "context_overflow"):
                 return last
             larger = self._larger_cap(shown)
             if done.status == "truncated" and larger > cap:
@@ -162,12 +171,12 @@ class Asker:
         room = self.judge.context_window - self._tokens(request)
         return min(self.judge.max_tokens_retry, room)
 
-    def _extra(self, request: Request) -> dict[str, Any]:
+    def _extra(self) -> dict[str, Any]:
         extra: dict[str, Any] = {}
         if self.judge.reasoning_effort is not None:
             extra["reasoning_effort"] = self.judge.reasoning_effort
-        if self.judge.constrain and self.verdict == "brackets":
-            extra["structured_outputs"] = {"regex": verdict_pattern(request.mode)}
+        if self.pattern:
+            extra["structured_outputs"] = {"regex": self.pattern}
         return extra
 
     async def _call(self, request: Request, cap: int, extra: Mapping[str, Any]) -> Completion:
@@ -253,7 +262,15 @@ def _is_broken(done: Completion) -> bool:
     return done.status == "truncated" or (done.status == "empty" and done.output_tokens <= 1)
 
 
-def verdict_pattern(mode: str) -> str:
-    """Regular expression of a short explanation with a verdict, for structured outputs."""
-    verdict = r"Rating: \[\[(10|[1-9])\]\]" if mode == "single" else r"\[\[(A|B|C)\]\]"
-    return rf"{_EXPLANATION} {verdict}"
+def verdict_pattern(mode: str, scale: tuple[float, float] = (1, 10)) -> str:
+    """Regular expression of a short explanation with a verdict, for structured outputs.
+
+    Args:
+        scale: Lowest and highest rating; the whole numbers from one to the other are offered, or
+            the two ends where there is none between them.
+    """
+    if mode != "single":
+        return rf"{_EXPLANATION} \[\[(A|B|C)\]\]"
+    ratings = range(math.ceil(scale[0]), math.floor(scale[1]) + 1) or scale
+    offered = "|".join(re.escape(f"{rating:g}") for rating in reversed(ratings))
+    return rf"{_EXPLANATION} Rating: \[\[({offered})\]\]"

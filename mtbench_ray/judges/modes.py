@@ -62,8 +62,6 @@ def outcome(
 ) -> Outcome:
     """A slot with the judgment that counts for it.
 
-    Stored values were read in safe parity: in parity ``fastchat`` the stored text is read again.
-
     Args:
         mode: The mode of the evaluation.
         slot: The wanted verdict.
@@ -74,16 +72,18 @@ def outcome(
     """
     if judgment is None:
         return Outcome(slot, None, reason or "missing")
-    # A call that failed has no text; imported scores may come without one.
-    if parity == "fastchat" and judgment.text:
-        read = mode.read(judgment.order, judgment.text, judgment.finish_reason, prompts, parity)
-        judgment = dataclasses.replace(
-            judgment,
-            label=read.label,
-            value=read.value,
-            status=read.status,
-            error=read.reason or None,
-        )
+    judgment = read_again(mode, judgment, parity, prompts)
     if judgment.value is None:
         return Outcome(slot, judgment, judgment.error or judgment.status)
     return Outcome(slot, judgment, "")
+
+
+def read_again(mode: Mode, judgment: Judgment, parity: str, prompts: PromptSet) -> Judgment:
+    """A stored judgment, which was read in safe parity, as ``parity`` reads it."""
+    # A call that failed has no text; imported scores may come without one.
+    if parity != "fastchat" or not judgment.text:
+        return judgment
+    read = mode.read(judgment.order, judgment.text, judgment.finish_reason, prompts, parity)
+    return dataclasses.replace(
+        judgment, label=read.label, value=read.value, status=read.status, error=read.reason or None
+    )

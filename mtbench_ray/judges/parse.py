@@ -179,8 +179,8 @@ def _is_mentioned(text: str, start: int, end: int) -> bool:
 
     A block that a judge thinks in begins its own line or runs straight on into its first word.
     """
-    line = text[:start].rpartition("\n")[2]
-    return bool(line.strip()) and text[end : end + 1] not in ("", "\n", "\r") and not text[end].isalnum()
+    before = text[:start].rpartition("\n")[2].strip()
+    return bool(before) and re.match(r"[^\w\r\n]", text[end : end + 1]) is not None
 
 
 @lru_cache(maxsize=16)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 
 from mtbench_ray.config import JudgeConfig
-from mtbench_ray.endpoint.asking import Asker, BudgetSpent, Read, Shorten
+from mtbench_ray.endpoint.asking import Asker, BudgetSpent, Read, Shorten, is_ok
 from mtbench_ray.endpoint.budget import Budget, check_budget
 from mtbench_ray.endpoint.client import Closing, EndpointClient
 from mtbench_ray.endpoint.cluster import make_limiter
@@ -25,7 +25,6 @@ from mtbench_ray.endpoint.limiter import RateLimiter
 from mtbench_ray.endpoint.loop import background_loop
 from mtbench_ray.endpoint.tokens import CountTokens
 from mtbench_ray.errors import EndpointStopped
-from mtbench_ray.judges.parse import outside_thinking
 from mtbench_ray.schema import Judgment, Request
 
 __all__ = ["Budget", "JudgeStage", "check_budget"]
@@ -48,12 +47,13 @@ class JudgeStage:
     Args:
         judge: Settings.
         key: From ``resolve_key``.
-        read: Reads a verdict from a reply's text outside thinking.
+        read: Reads a verdict from a reply, in which thinking may stand.
         emit: Takes finished rows. Called on the loop's thread: ``queue.put``, or as quick.
         base_urls: Replicas of the judge, where they are known already.
         budget: Shared by the judges of a run.
         limiter: Instead of the one that the settings ask for.
-        verdict: ``brackets`` or ``tags``, for ``judge.constrain``; None: by ``judge.prompts``.
+        enough: Whether a judgment needs no further call; None: where its status is ``ok``.
+        pattern: Regular expression that replies are forced into, for ``judge.constrain``.
         count_tokens: The judge's own tokenizer; None estimates.
         shorten: For ``judge.truncate=answer_tail``.
         backoff_s: First wait after a fault.
@@ -70,7 +70,8 @@ class JudgeStage:
         budget: Budget | None = None,
         run_id: str = "",
         limiter: RateLimiter | None = None,
-        verdict: str | None = None,
+        enough: Callable[[Judgment], bool] | None = None,
+        pattern: str | None = None,
         count_tokens: CountTokens | None = None,
         shorten: Shorten | None = None,
         backoff_s: float = 1.0,
@@ -84,7 +85,8 @@ class JudgeStage:
         self._budget = budget
         self._run_id = run_id
         self._limiter = limiter
-        self._verdict = verdict or ("brackets" if judge.prompts == "fastchat" else "tags")
+        self._enough = enough or is_ok
+        self._pattern = pattern
         self._count_tokens = count_tokens
         self._shorten = shorten
         self._backoff_s = backoff_s
@@ -216,12 +218,12 @@ class JudgeStage:
             base_urls=self._base_urls,
             backoff_s=self._backoff_s,
         )
-        tags = (judge.thinking_open, judge.thinking_close)
         asker = Asker(
             judge,
             self._client,
-            lambda request, text, finish: self._read(request, outside_thinking(text, tags), finish),
-            verdict=self._verdict,
+            self._read,
+            enough=self._enough,
+            pattern=self._pattern,
             budget=self._budget,
             run_id=self._run_id,
             count=self._count_tokens,
