@@ -125,9 +125,11 @@ class EndpointConfig:
     timeout_s: float = 120.0
     """Seconds until one call is given up."""
     max_retries: int = 6
-    """Further tries of one call after faults that may pass (429, 5xx, connection, timeout)."""
+    """Further tries of one call after faults that may pass (5xx, connection, timeout, a reply that
+    is none); a 429 does not count, it is bounded by ``max_retry_after_s``."""
     max_retry_after_s: float = 600.0
-    """The longest wait that a service may ask for; a longer one fails the call."""
+    """The longest wait that a service may ask for; a longer one fails the call. So does a 429 after
+    so long a time in which no call got through."""
     adaptive: bool = False
     """Lower the rate on 429 and raise it again slowly."""
     limit_scope: str = "run"
@@ -137,7 +139,7 @@ class EndpointConfig:
     token_param: str | None = None
     """``max_tokens`` or ``max_completion_tokens``; null: learned from the service."""
     extra_body: dict[str, Any] = _science({})
-    """Further fields of each request."""
+    """Further fields of each request, above all others; null leaves a field out."""
 
 
 @dataclass

@@ -59,7 +59,7 @@ class Script:
         always: Fault of every call, or of those whose prompt holds ``only``.
         chaos: Share of calls that meet a fault of ``CHAOS``, chosen by ``seed``, prompt and try.
         rpm: Calls admitted in any ``window`` seconds; the others get 429.
-        reject: Parameters refused with 400: max_tokens, max_completion_tokens, temperature, system.
+        reject: Fields refused with 400, and ``system``, the role.
         context: Tokens (4 characters each) of prompt and reply.
         thinking: How the judge thinks: ``field``, ``tags`` or not at all.
         text: All that the judge says, instead of words and a rating.
@@ -207,8 +207,8 @@ class StubServer:
 
     def _complaint(self, body: dict[str, Any], prompt: str) -> str:
         script = self.script
-        for name in ("max_tokens", "max_completion_tokens"):
-            if name in body and name in script.reject:
+        for name in script.reject:
+            if name in body and name != "temperature":
                 return f"400;param={name};body={_UNSUPPORTED.format(name)}"
         if "temperature" in script.reject and body.get("temperature", 1) != 1:
             return (

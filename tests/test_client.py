@@ -1,6 +1,7 @@
 import asyncio
 import json
 import logging
+import sys
 import time
 from email.utils import formatdate
 
@@ -30,7 +31,7 @@ def ask(text, *more):
     return [Message("system", "Be fair."), Message("user", text), *more]
 
 
-def complete_all(stub, prompts, model="some/model", max_tokens=50, **settings):
+def complete_all(stub, prompts, model="some/model", max_tokens=50, extra=None, **settings):
     """Completions of all prompts at once, the client, and seconds taken."""
     config = EndpointConfig(base_url=stub.url, **{"concurrency": 64, "timeout_s": 5.0} | settings)
 
@@ -42,7 +43,10 @@ def complete_all(stub, prompts, model="some/model", max_tokens=50, **settings):
         begin = time.monotonic()
         try:
             done = await asyncio.gather(
-                *(client.complete(p, max_tokens=max_tokens, temperature=0.0) for p in prompts),
+                *(
+                    client.complete(p, max_tokens=max_tokens, temperature=0.0, extra=extra)
+                    for p in prompts
+                ),
                 return_exceptions=True,
             )
         finally:
@@ -132,6 +136,24 @@ def test_what_can_never_succeed_stops_all_calls_with_one_message(fault, words, c
     assert KEY not in message + caplog.text
 
 
+PAGE = "<html>403 Forbidden: blocked by rule 9</html>"
+
+
+def test_a_firewall_that_blocks_one_prompt_costs_its_row_only():
+    with StubServer(always=f"403;body={PAGE}", only="<script>") as stub:
+        prompts = [ask(f"Question {i} {'<script>' if i == 5 else ''}") for i in range(20)]
+        done, _, _ = complete_all(stub, prompts)
+        assert stub.stats()["calls"] == 20
+    assert [d.status for d in done] == ["ok"] * 5 + ["error"] + ["ok"] * 14
+    assert done[5].error.startswith("forbidden: <html>")
+
+
+def test_a_firewall_that_blocks_all_is_told():
+    with StubServer(always=f"403;body={PAGE}") as stub, pytest.raises(EndpointStopped) as stopped:
+        complete(stub)
+    assert "a firewall gives no access" in str(stopped.value)
+
+
 @pytest.mark.parametrize(
     ("fault", "least", "most"),
     [
@@ -168,6 +190,50 @@ def test_a_wait_that_is_too_long_fails_the_call_and_holds_nobody():
     assert (done.status, done.attempts) == ("error", 1)
     assert done.error == "rate_limited: asked to wait 180 s, max_retry_after_s is 60"
     assert seconds < 2
+
+
+def test_a_breakdown_that_lasts_too_long_is_told_as_what_it_is():
+    with StubServer(always="503;retry-after=3600;body=no machines") as stub:
+        done, seconds = complete(stub)
+    assert done.attempts == 1
+    assert done.error.startswith("http_503: asked to wait 3600 s, max_retry_after_s is 600")
+    assert seconds < 2
+
+
+def test_a_slow_service_serves_all_in_the_end():
+    # Five calls in each half second: the last ones are refused for longer than a call may be.
+    with StubServer(rpm=5, window=0.5) as stub:
+        prompts = [ask(f"Question {i}") for i in range(30)]
+        done, _, seconds = complete_all(stub, prompts, max_retry_after_s=1.2)
+    assert [d.status for d in done] == ["ok"] * 30
+    assert seconds > 2.4
+
+
+TOO_LARGE = "Request too large on tokens per min: Limit 3,000, Requested 3500."
+
+
+def test_a_call_above_the_limit_by_itself_holds_up_nobody():
+    with StubServer(always=f"429;body={TOO_LARGE}", only="number 3 ") as stub:
+        prompts = [ask(f"This is number {i} of them") for i in range(20)]
+        done, _, seconds = complete_all(stub, prompts, concurrency=2, max_retry_after_s=60)
+    assert [d.status for d in done] == ["ok"] * 3 + ["context_overflow"] + ["ok"] * 16
+    assert done[3].attempts == 1
+    assert seconds < 3
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (TOO_LARGE, "context_overflow"),
+        ("The input or output tokens must be reduced", "context_overflow"),
+        ("tokens per min (TPM): Limit 100, Requested 101", "context_overflow"),
+        ("Rate limit reached: Limit 30000, Used 29900, Requested 1500.", "error"),
+        ("Too many requests", "error"),
+    ],
+)
+def test_a_limit_that_one_call_is_above_is_told_from_one_that_passes(words, status):
+    fault = http_fault(429, {}, words, NOW)
+    assert (fault.status, fault.limited) == (status, status == "error")
 
 
 def test_refusals_do_not_use_up_the_tries_of_a_call():
@@ -211,6 +277,8 @@ def test_nobody_at_the_address(caplog):
         (("max_tokens",), {"token_param": "max_completion_tokens"}, 81),
         (("max_completion_tokens",), {"token_param": "max_tokens"}, 81),
         (("temperature",), {"temperature": "not sent: refused"}, 81),
+        (("seed",), {"seed": "not sent: refused"}, 81),
+        (("seed", "top_p"), {"seed": "not sent: refused", "top_p": "not sent: refused"}, 82),
         (("system",), {"system": "merged into the first user message"}, 81),
         (
             ("max_tokens", "temperature", "system"),
@@ -227,7 +295,8 @@ def test_parameters_are_learned_once(reject, learned, most_calls):
     wrong = "max_completion_tokens" if reject == ("max_completion_tokens",) else None
     with StubServer(reject=reject, latency=0.02) as stub:
         prompts = [ask(f"Question {i}") for i in range(80)]
-        done, client, _ = complete_all(stub, prompts, token_param=wrong)
+        extra = {name: 1 for name in reject if name in ("seed", "top_p")}
+        done, client, _ = complete_all(stub, prompts, token_param=wrong, extra=extra)
         assert stub.stats()["calls"] <= most_calls
         last = stub.seen.bodies[-1]
     assert [d.status for d in done] == ["ok"] * 80
@@ -256,6 +325,7 @@ def test_other_models_get_a_temperature(model):
         "max_tokens is too large: 8192. This model supports at most 4096 completion tokens.",
         "Invalid max_tokens value, the valid range of max_tokens is [1, 4096]",
         "max_tokens must be less than or equal to 4096",
+        "Max_tokens: 8192 > 4096, which is the maximum allowed number of output tokens",
     ],
 )
 def test_a_cap_above_the_models_own_is_lowered(words):
@@ -265,6 +335,86 @@ def test_a_cap_above_the_models_own_is_lowered(words):
     assert dialect.write(ask("Q"), 8192, 0.0, {})["max_tokens"] == 4096
     assert dialect.write(ask("Q"), 100, 0.0, {})["max_tokens"] == 100
     assert not dialect.learn(http_fault(400, {}, "something else is wrong", 0.0), sent)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("`temperature` may only be set to 1 when thinking is enabled.", "temperature"),
+        ("Temperature must be 1 while it reasons", "temperature"),
+        ("Unsupported parameter: 'top_p' is not supported with this model.", "top_p"),
+        ("`temperature` and `top_p` cannot both be given. Please use only one.", "top_p"),
+        ("Use temperature or top_p, not both", "top_p"),
+        ("`top_p` must be > 0.0 and < 1.0", "top_p"),
+        ("[{'type': 'extra_forbidden', 'loc': ['body', 'seed'], 'msg': 'not permitted'}]", "seed"),
+        ('[{"error": {"message": "Unknown name \\"seed\\": Cannot find field."}}]', "seed"),
+    ],
+)
+def test_a_sampling_field_that_is_refused_is_left_out(words, name):
+    extra = {"top_p": 1.0, "seed": 3}
+    dialect = Dialect("m", None)
+    sent = dialect.write(ask("Q"), 9, 0.0, extra)
+    assert dialect.learn(http_fault(400, {}, words, 0.0), sent)
+    assert dialect.learned == {name: "not sent: refused"}
+    assert sent.keys() - dialect.write(ask("Q"), 9, 0.0, extra).keys() == {name}
+    # What the user gave in so many words is sent, or the refusal is told.
+    dialect = Dialect("m", None, {name: 0.5})
+    sent = dialect.write(ask("Q"), 9, 0.0, extra)
+    assert sent[name] == 0.5
+    dialect.learn(http_fault(400, {}, words, 0.0), sent)
+    assert dialect.write(ask("Q"), 9, 0.0, extra)[name] == 0.5
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["temperature 0 is invalid, should be > 0", "`Temperature` has to be a strictly positive float",
+     "Value error, temperature must be greater than 0"],
+)  # fmt: skip
+def test_where_no_temperature_of_0_is_taken_a_small_one_is_sent(words):
+    dialect, fault = Dialect("m", None), http_fault(422, {}, words, 0.0)
+    assert dialect.learn(fault, dialect.write(ask("Q"), 9, 0.0, {}))
+    assert dialect.learned == {"temperature": "at least 0.01"}
+    sent = dialect.write(ask("Q"), 9, 0.0, {})
+    assert sent["temperature"] == 0.01
+    assert dialect.write(ask("Q"), 9, 0.7, {})["temperature"] == 0.7
+    assert dialect.learn(fault, sent)
+    assert "temperature" not in dialect.write(ask("Q"), 9, 0.0, {})
+
+
+def test_a_field_that_is_null_in_extra_body_is_not_sent():
+    with StubServer() as stub:
+        extra = {"seed": 3, "top_p": 1.0}
+        settings = {"seed": None, "temperature": None, "top_p": 0.5}
+        complete_all(stub, [ask("Q")], extra=extra, extra_body=settings)
+        (sent,) = stub.seen.bodies
+    assert sent.keys() == {"model", "messages", "max_tokens", "top_p"}
+    assert sent["top_p"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["503;body=The system is busy. Your message was not processed.",
+     "500;body=The system lost your message",
+     "429;body=System overloaded, prompt rejected"],
+)  # fmt: skip
+def test_a_breakdown_that_speaks_of_a_system_teaches_nothing(fault):
+    with StubServer(first=(fault,)) as stub:
+        done, client, _ = complete_all(stub, [ask("Q")])
+    assert (done[0].status, done[0].attempts, client.learned) == ("ok", 2, {})
+    assert [m["role"] for m in stub.seen.bodies[-1]["messages"]] == ["system", "user"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["500;body=Jinja Exception: System role not supported",
+     "500;body=Conversation roles must alternate user/assistant",
+     "422;body=messages[0].role does not support 'system' with this model"],
+)  # fmt: skip
+def test_a_template_without_a_system_role_is_told_by_its_words(fault):
+    with StubServer(first=(fault,)) as stub:
+        done, client, _ = complete_all(stub, [ask("Q")])
+    assert (done[0].status, done[0].attempts) == ("ok", 2)
+    assert client.learned == {"system": "merged into the first user message"}
 
 
 def test_a_refusal_of_a_value_renames_nothing():
@@ -314,6 +464,65 @@ def test_thinking_in_a_field_is_kept_apart():
 
 def body(message, finish="stop", **more):
     return json.dumps({"choices": [{"message": message, "finish_reason": finish}], **more})
+
+
+@pytest.mark.parametrize(
+    ("finish", "status", "recorded"),
+    [
+        ("stop", "ok", "stop"), ("STOP", "ok", "stop"), ("eos_token", "ok", "eos_token"),
+        (None, "ok", None), ({"type": "stop"}, "ok", None),
+        ("length", "truncated", "length"), ("MAX_TOKENS", "truncated", "length"),
+        ("max_tokens", "truncated", "length"), ("model_length", "truncated", "length"),
+        ("content_filter: PROHIBITED_CONTENT", "refused", "content_filter"),
+        ("SAFETY", "refused", "content_filter"), ("recitation", "refused", "content_filter"),
+        ("BLOCKLIST", "refused", "content_filter"), ("sensitive", "refused", "content_filter"),
+    ],
+)  # fmt: skip
+def test_why_a_reply_ended_in_the_words_of_many_services(finish, status, recorded):
+    reply = read_reply(body({"content": "Water is a mol"}, finish))
+    assert (reply.status, reply.finish_reason) == (status, recorded)
+
+
+@pytest.mark.parametrize(
+    "finish", ["abort", "error", "network_error", "insufficient_system_resource", "CANCELLED"]
+)
+def test_a_reply_that_broke_off_is_asked_again(finish):
+    with pytest.raises(Fault) as caught:
+        read_reply(body({"content": "Water is a mol"}, finish))
+    assert (caught.value.retry, caught.value.billed) == (True, True)
+    assert finish.lower() in caught.value.detail
+
+
+def test_thinking_that_is_only_in_the_total_counts():
+    usage = {"prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 2950}
+    assert read_reply(body({"content": "x"}, usage=usage)).output_tokens == 1950
+    usage = {"prompt_tokens": 10, "completion_tokens": 50, "total_tokens": 60}
+    assert read_reply(body({"content": "x"}, usage=usage)).output_tokens == 50
+
+
+def test_a_rate_limit_in_a_good_status_is_one():
+    for code in (429, "429"):
+        with pytest.raises(Fault) as caught:
+            read_reply(json.dumps({"error": {"code": code, "message": "slow down"}}))
+        assert caught.value.limited
+    for code in (None, "busy", "99", True):
+        with pytest.raises(Fault) as caught:
+            read_reply(json.dumps({"error": {"code": code}}))
+        assert (caught.value.code, caught.value.retry) == (502, True)
+
+
+@pytest.mark.parametrize("url", ["http://[::1/v1", "localhost:8000/v1", "ftp://host/v1", "http://"])
+def test_an_address_that_cannot_be_called_is_told_at_once(url):
+    with pytest.raises(UserError, match=r"judge\.base_url"):
+        EndpointClient(JudgeConfig(base_url=url), "m", key=None, limiter=Limiter(None, None, 1))
+
+
+def test_a_proxy_that_cannot_be_used_is_told_at_once(monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1080")
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    config = EndpointConfig(base_url="http://10.0.0.1/v1")
+    with pytest.raises(UserError, match="ALL_PROXY"):
+        EndpointClient(config, "m", key=None, limiter=Limiter(None, None, 1))
 
 
 def test_shapes_of_replies():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,6 +47,7 @@ class Completion:
         started: Unix seconds at which the last request left.
         error: Reason, ``timeout`` or ``http_503: ...``, None where status is ok.
         params: JSON of what was sent beside the messages.
+        billed: There is no reply, and the service may have written one all the same.
     """
 
     status: Status
@@ -60,6 +61,7 @@ class Completion:
     started: float = 0.0
     error: str | None = None
     params: str = "{}"
+    billed: bool = False
 
 
 class Closing(Exception):
@@ -75,6 +77,7 @@ class _Call:
     temperature: float | None
     extra: Mapping[str, Any]
     prompt_tokens: int
+    again: Callable[[], bool]
     attempts: int = 0
     faults: int = 0
     refused_since: float = 0.0
@@ -95,6 +98,9 @@ class EndpointClient:
         label: Begins messages: ``judge gpt-4o``.
         base_urls: Several replicas of the same model instead of ``config.base_url``.
         backoff_s: First wait after a fault; it doubles from try to try.
+
+    Raises:
+        UserError: The address, or a proxy that the environment names, cannot be used.
     """
 
     def __init__(
@@ -113,7 +119,7 @@ class EndpointClient:
         self.stopped: str | None = None
         self._key = key
         self._limiter = limiter
-        self._dialect = Dialect(model, config.token_param)
+        self._dialect = Dialect(model, config.token_param, config.extra_body)
         self._backoff = tenacity.wait_exponential(
             backoff_s, _LONGEST_BACKOFF_S
         ) + tenacity.wait_random(0, backoff_s)
@@ -124,11 +130,16 @@ class EndpointClient:
         self._told: set[str] = set()
         self._hide = redactor([key or ""])
         self._typical_output: float | None = None
+        self._replied_at: float | None = None
 
     @property
     def learned(self) -> dict[str, str]:
         """Parameters that were renamed, dropped or merged, for the run record."""
         return dict(self._dialect.learned)
+
+    def cap(self, max_tokens: int) -> int:
+        """The cap that is really sent where ``max_tokens`` is wanted: settings and service rule."""
+        return self._dialect.cap(max_tokens)
 
     @property
     def in_flight(self) -> int:
@@ -151,11 +162,13 @@ class EndpointClient:
         max_tokens: int,
         temperature: float | None = None,
         extra: Mapping[str, Any] | None = None,
+        again: Callable[[], bool] = lambda: True,
     ) -> Completion:
         """One completion, tried again where that can help.
 
         Args:
-            extra: Further fields of the request, on top of ``config.extra_body``.
+            extra: Further fields of the request; ``config.extra_body`` goes on top of them.
+            again: Asked before a try that follows one which may be billed; False ends the call.
 
         Raises:
             EndpointStopped: No call to this endpoint can succeed any more.
@@ -165,8 +178,9 @@ class EndpointClient:
             messages,
             max_tokens,
             temperature,
-            dict(self.config.extra_body) | dict(extra or {}),
+            extra or {},
             prompt_tokens(messages),
+            again,
         )
         mine, self._probing = not self._probing, True
         if not mine:
@@ -174,7 +188,8 @@ class EndpointClient:
         try:
             reply = await self._with_retries(call)
         except Fault as fault:
-            return self._completion(call, fault.status, error=scrub(fault.text, self._key))
+            words = scrub(fault.text, self._key)
+            return self._completion(call, fault.status, error=words, billed=fault.billed)
         finally:
             if mine:
                 self._settled.set()
@@ -204,7 +219,9 @@ class EndpointClient:
             try:
                 return await self._send(call)
             except Fault as fault:
-                if fault.stop:
+                # A service that has answered with this key refuses this one prompt.
+                of_prompt = fault.reason == "forbidden" and self._replied_at is not None
+                if fault.stop and not of_prompt:
                     self._stop(fault)
                 if self._dialect.learn(fault, call.fields):
                     continue
@@ -232,6 +249,7 @@ class EndpointClient:
                 reply = await self._transport.send(call.fields)
             finally:
                 call.latency_s = time.perf_counter() - begin
+        self._replied_at = time.monotonic()
         if reply.prompt_tokens is not None and reply.output_tokens is not None:
             self._limiter.correct(estimate, reply.prompt_tokens + reply.output_tokens)
             before = self._typical_output
@@ -252,18 +270,20 @@ class EndpointClient:
         """Whether a call is given up after this fault.
 
         A 429 costs nothing and says only "later", so it is bounded by time; other faults by number.
+        The time is that in which no call got through: a slow service serves all in the end.
         """
         longest = self.config.max_retry_after_s
         if fault.wait is not None and fault.wait > longest:
-            fault.reason = "rate_limited"
             fault.detail = f"asked to wait {fault.wait:.0f} s, max_retry_after_s is {longest:g}"
             return True
         if fault.limited:
             now = time.monotonic()
             call.refused_since = call.refused_since or now
-            return now - call.refused_since > longest
+            return now - max(call.refused_since, self._replied_at or 0.0) > longest
         call.faults += 1
-        return call.faults > self.config.max_retries
+        if call.faults > self.config.max_retries:
+            return True
+        return fault.billed and not call.again()
 
     def _wait(self, state: tenacity.RetryCallState) -> float:
         """Seconds that this call alone waits; what holds for all is a pause of the limiter."""
@@ -320,10 +340,13 @@ class EndpointClient:
             output_tokens=estimate_tokens(text + (thought or "")) if output is None else output,
         )
 
-    def _completion(self, call: _Call, status: Status, error: str | None) -> Completion:
+    def _completion(
+        self, call: _Call, status: Status, error: str | None, *, billed: bool = False
+    ) -> Completion:
         return Completion(
             status=status,
             error=error,
+            billed=billed,
             attempts=call.attempts,
             latency_s=call.latency_s,
             started=call.started,

@@ -17,7 +17,7 @@ from mtbench_ray.schema import Status
 _SHOWN = 500  # characters of a service's own words that go into a row or a message
 _SEARCHED = 4000
 
-_UNITS = {"ms": 0.001, "mi": 60.0, "m": 60.0, "h": 3600.0, "s": 1.0}
+_UNITS = {"ms": 0.001, "m": 60.0, "h": 3600.0, "s": 1.0}
 _SPAN = r"\d+(?:\.\d+)?\s*(?:milliseconds?|ms|minutes?|mins?|hours?|hrs?|seconds?|secs?|[hms])"
 _WAIT_IN_TEXT = re.compile(
     rf"(?:try again|retry|retry_?delay)\W{{0,4}}(?:in|after)?\W{{0,4}}((?:{_SPAN}\s*)+)", re.I
@@ -29,6 +29,12 @@ _OVERFLOW = re.compile(
     r"|input is too long|reduce the length|too many (?:input )?tokens",
     re.I,
 )
+_TOO_LARGE = re.compile(
+    r"(?:request|input|prompt|message)s? (?:is |are |was )?too (?:large|long)|must be reduced"
+    r"|reduce (?:the|your) (?:message|prompt|input|request)|larger than the .{0,20}limit",
+    re.I,
+)
+_REQUESTED = re.compile(r"\blimit\D{0,20}([\d,]+).{0,40}?\brequested\D{0,20}([\d,]+)", re.I)
 _FILTERED = re.compile(
     r"content[ _](?:filter|policy|management)|moderation|flagged|safety system|usage polic", re.I
 )
@@ -55,6 +61,7 @@ class Fault(Exception):
         stop: Why no further call can succeed, empty where others may.
         status: The row's status where this is final.
         code: HTTP status, 0 where there was none.
+        billed: The service may have written a reply that did not arrive.
     """
 
     def __init__(
@@ -68,6 +75,7 @@ class Fault(Exception):
         stop: str = "",
         status: Status = "error",
         code: int = 0,
+        billed: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -78,6 +86,7 @@ class Fault(Exception):
         self.stop = stop
         self.status = status
         self.code = code
+        self.billed = billed
 
     @property
     def text(self) -> str:
@@ -96,7 +105,10 @@ def http_fault(code: int, headers: Mapping[str, str], body: str, now: float) -> 
     """
     words = error_words(body)
     probe = words[:_SEARCHED]
-    if code in (400, 413, 422) and (_OVERFLOW.search(probe) or code == 413):
+    if code == 413 or (code in (400, 422) and _OVERFLOW.search(probe)):
+        return Fault("context_overflow", words, status="context_overflow", code=code)
+    if code == 429 and _can_never_pass(probe):
+        # Waiting would hold up all calls, and change nothing for this one.
         return Fault("context_overflow", words, status="context_overflow", code=code)
     if code in (400, 403, 422, 451) and _FILTERED.search(probe):
         return Fault("content_filter", words, status="refused", code=code)
@@ -105,7 +117,10 @@ def http_fault(code: int, headers: Mapping[str, str], body: str, now: float) -> 
     if code == 401 or (code == 400 and _BAD_KEY.search(probe)):
         return Fault("bad_key", words, stop="the key is not accepted", code=code)
     if code == 403:
-        return Fault("forbidden", words, stop="the key has no access to this", code=code)
+        # A service answers in JSON; a page comes from something in between.
+        page = words.lstrip().startswith("<")
+        stop = "a firewall gives no access to this" if page else "the key has no access to this"
+        return Fault("forbidden", words, stop=stop, code=code)
     if code == 404 or (code == 400 and _NO_MODEL.search(probe)):
         return Fault("not_found", words, stop="there is no such model or address", code=code)
     wait = requested_wait(headers, body, now)
@@ -115,12 +130,23 @@ def http_fault(code: int, headers: Mapping[str, str], body: str, now: float) -> 
     return Fault(f"http_{code}", words, retry=retry, wait=wait, code=code)
 
 
+def _can_never_pass(words: str) -> bool:
+    """Whether one request alone is above a limit on tokens a minute."""
+    asked = _REQUESTED.search(words)
+    if asked is None:
+        return _TOO_LARGE.search(words) is not None
+    limit, requested = (int(number.replace(",", "") or 0) for number in asked.groups())
+    return requested > limit
+
+
 def error_words(body: str) -> str:
     """Message, code and parameter of an error body; its plain text where it is not JSON."""
     try:
         data = json.loads(body)
     except ValueError:
         return body
+    if isinstance(data, list) and data:  # Gemini's form
+        data = data[0]
     error = data.get("error", data) if isinstance(data, dict) else data
     if not isinstance(error, dict):
         return str(error)
@@ -171,13 +197,13 @@ def _wait_in_text(text: str) -> float | None:
 
 
 def malformed(reason: str, body: str = "") -> Fault:
-    """A 200 whose body is no reply; another try may bring one."""
-    return Fault("bad_reply", f"{reason} {body[:100]}".strip(), retry=True)
+    """A 200 whose body is no reply; another try may bring one, and this one may be billed."""
+    return Fault("bad_reply", f"{reason} {body[:100]}".strip(), retry=True, billed=True)
 
 
 def error_in_body(data: Mapping[str, Any], now: float) -> Fault:
     """Some gateways send 200 with an error object in place of choices."""
     error = data.get("error")
-    code = error.get("code") if isinstance(error, dict) else None
-    number = code if isinstance(code, int) and 400 <= code < 600 else 502
+    code = str(error.get("code")) if isinstance(error, dict) else ""
+    number = int(code) if re.fullmatch("[45][0-9][0-9]", code) else 502
     return http_fault(number, {}, json.dumps(data), now)

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mtbench_ray.config import EndpointConfig
+from mtbench_ray.config import EndpointConfig, EngineConfig
 from mtbench_ray.endpoint.faults import Fault, http_fault
 from mtbench_ray.endpoint.keys import display_host, is_loopback
 from mtbench_ray.endpoint.reply import Reply, read_reply
+from mtbench_ray.errors import UserError
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -40,6 +41,9 @@ class Transport:
     Args:
         key: None sends a placeholder.
         base_urls: Replicas of the same model, instead of ``config.base_url``.
+
+    Raises:
+        UserError: An address, or a proxy that the environment names, cannot be used.
     """
 
     def __init__(
@@ -53,6 +57,28 @@ class Transport:
         self.where = ", ".join(display_host(address) for address in addresses)
 
     def _connect(self, base_url: str | None) -> AsyncOpenAI:
+        group = "engine" if isinstance(self._config, EngineConfig) else "judge"
+        try:
+            client = self._make_client(base_url)
+            usable = client.base_url.scheme in ("http", "https") and bool(client.base_url.host)
+        except ImportError as error:
+            raise UserError(
+                f"the environment names a proxy that Python cannot use here: {error}",
+                "run `pip install socksio`, or unset ALL_PROXY, HTTP_PROXY and HTTPS_PROXY",
+            ) from None
+        except Exception:
+            # Each library has its own class for a bad URL, and its words may hold a password.
+            usable = False
+        if not usable:
+            raise UserError(
+                f"{group}.base_url, or a proxy of the environment, is no address that can be "
+                f"called ({display_host(base_url)})",
+                f"write {group}.base_url with http:// or https://, as in "
+                "http://127.0.0.1:8000/v1, and look at ALL_PROXY, HTTP_PROXY and HTTPS_PROXY",
+            )
+        return client
+
+    def _make_client(self, base_url: str | None) -> AsyncOpenAI:
         import openai
 
         # With one address no pool gets more than its share of the calls; with several, one may.
@@ -102,7 +128,7 @@ class Transport:
             return read_reply(raw.http_response.text)
         except (TimeoutError, openai.APITimeoutError):
             words = f"no reply in {self._config.timeout_s:g} s"
-            raise Fault("timeout", words, retry=True) from None
+            raise Fault("timeout", words, retry=True, billed=True) from None
         except openai.APIStatusError as error:
             headers, text = error.response.headers, error.response.text
             raise http_fault(error.status_code, headers, text, time.time()) from None
@@ -110,7 +136,9 @@ class Transport:
             replica.resting_until = time.monotonic() + _REPLICA_REST_S
             cause = error.__cause__
             words = f"{type(cause).__name__} {cause}" if cause else str(error)
-            raise Fault("connection", words, retry=True) from None
+            # One that never stood carried no request.
+            sent = "Connect" not in type(cause).__name__
+            raise Fault("connection", words, retry=True, billed=sent) from None
         finally:
             replica.in_flight -= 1
 

@@ -32,7 +32,7 @@ class EndpointEngine:
         limiter: Shared with others that call the same endpoint; None makes an own one.
 
     Raises:
-        UserError: The key is not there.
+        UserError: The key is not there, or the address cannot be used.
     """
 
     origin = "endpoint"
@@ -97,6 +97,7 @@ class EndpointEngine:
         await self._client.close()
 
     def _extra(self, sampling: TurnSampling) -> dict[str, Any]:
+        # A top_p of 1 is sent too: a vLLM server would take the model's generation_config instead.
         extra: dict[str, Any] = {"top_p": sampling.top_p}
         # These two are no part of OpenAI's own API: sent only where they do something.
         if sampling.top_k > 0:
