@@ -10,19 +10,23 @@ from pathlib import Path
 from mtbench_ray.config import ModelConfig
 from mtbench_ray.errors import UserError
 
-_STEP = re.compile(r"(?:^|[^a-z])(?:global_step|step|checkpoint|ckpt|iter)[-_=]?0*(\d+)", re.I)
-_EPOCH = re.compile(r"(?:^|[^a-z])epoch[-_=]?0*(\d+)", re.I)
+_NUMBER = r"[-_=]?0*(\d+(?:\.\d+)?(?=[km](?![a-z0-9]))|\d+)([km](?![a-z0-9]))?"
+_STEP = re.compile(r"(?:^|[^a-z])(?:global_step|step|checkpoint|ckpt|iter)" + _NUMBER, re.I)
+_EPOCH = re.compile(r"(?:^|[^a-z])epoch" + _NUMBER, re.I)
+_UNIT = {"k": 1_000, "m": 1_000_000}
 
 
 def step_of(name: str) -> int | None:
     """The training step in a checkpoint's path, None where its last folder names none.
 
-    Knows ``step_120``, ``checkpoint-120``, ``global_step120``, ``epoch=3-step=120`` and the like;
-    an epoch counts only where there is no step.
+    Knows ``step_120``, ``checkpoint-120``, ``global_step120``, ``epoch=3-step=120``, ``step_1.5k``
+    and the like; an epoch counts only where there is no step.
     """
     last = name.rstrip("/").rpartition("/")[2]
     found = _STEP.search(last) or _EPOCH.search(last)
-    return int(found[1]) if found else None
+    if found is None:
+        return None
+    return round(float(found[1]) * _UNIT[found[2].lower()]) if found[2] else int(found[1])
 
 
 def run_of(name: str) -> str:

@@ -25,6 +25,9 @@ ANSWERED: frozenset[str] = frozenset({"ok", "truncated", "empty"})
 """Turn statuses that are the model's own doing: such a turn is judged as it stands. A failure of
 the machinery (``error``, ``context_overflow``) is never judged and is owed again."""
 
+ANSWERS_ONLY = "answers"
+"""Mode of an evaluation that nobody judges."""
+
 QuestionId = int | str
 
 

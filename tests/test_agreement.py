@@ -7,6 +7,7 @@ from verdicts import games, judged, rated, slot
 
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.agreement import (
+    Rated,
     Vote,
     agreement,
     load_votes,
@@ -19,6 +20,10 @@ from mtbench_ray.judges.matches import matches
 
 def vote(winner, q=81, number=1, pair=("a", "b"), judge="j"):
     return Vote(q, number, *pair, winner, judge)
+
+
+def given(*values, answers=()):
+    return {number: Rated(value, answers) for number, value in enumerate(values)}
 
 
 def table(results):
@@ -75,7 +80,10 @@ def test_votes_from_json():
         ([3], "v.json: vote 1 lacks question_id"),
         ([{"question_id": 81, "model_a": "a"}], "vote 1 lacks model_b, winner, judge, turn"),
         (
-            [dict.fromkeys(("question_id", "model_a", "model_b", "turn", "judge", "winner"), "a")],
+            [
+                dict.fromkeys(("model_a", "model_b", "judge", "winner"), "a")
+                | {"question_id": 81, "turn": 1}
+            ],
             "vote 1 has the winner 'a'",
         ),
     ],
@@ -111,20 +119,38 @@ def test_ratings_of_two_judges():
 
 
 def test_ranks_share_ties():
-    a = dict(enumerate([1.0, 2.0, 2.0, 3.0]))
-    b = dict(enumerate([1.0, 2.0, 3.0, 4.0]))
+    a = given(1.0, 2.0, 2.0, 3.0)
+    b = given(1.0, 2.0, 3.0, 4.0)
     # ranks 1, 2.5, 2.5, 4 and 1, 2, 3, 4
     assert rating_agreement(a, b).spearman == pytest.approx(4.5 / math.sqrt(4.5 * 5))
 
 
 def test_repeats_are_averaged_and_failures_left_out():
     rows = [rated("m", 1, 1, 8.0), rated("m", 1, 1, 9.0, repeat=1), rated("m", 2, 1, "no_rating")]
-    assert ratings([*rows, judged(slot(q=3), "timeout")]) == {("m", 1, 1, 0): 8.5}
+    assert ratings([*rows, judged(slot(q=3), "timeout")]) == {("m", 1, 1, 0): Rated(8.5, ("m-1",))}
+
+
+def test_ratings_of_other_answers_are_not_compared():
+    one = given(1.0, 2.0, 3.0, answers=("x",))
+    assert rating_agreement(one, given(1.0, 2.0, 3.0, answers=("y",))).n == 0
+    assert rating_agreement(one, given(1.0, 2.0, answers=("x",))).n == 2
+    # An import does not say which answers they were.
+    assert rating_agreement(one, given(1.0, 2.0)).n == 2
+
+
+@pytest.mark.parametrize(
+    "odd", [{"model_a": None}, {"question_id": [81]}, {"turn": "1"}, {"model_b": 3}]
+)
+def test_a_vote_of_odd_types_is_named(odd):
+    row = {"question_id": 81, "model_a": "a", "model_b": "b", "turn": 1, "winner": "tie",
+           "judge": "j"}  # fmt: skip
+    with pytest.raises(UserError, match=r"vote 2 has the"):
+        load_votes([row, row | odd], "votes.json")
 
 
 def test_nothing_to_compare_is_none():
-    nothing = rating_agreement({1: 5.0}, {2: 5.0})
+    nothing = rating_agreement(given(5.0), {})
     assert (nothing.n, nothing.exact, nothing.pearson, nothing.spearman) == (0, None, None, None)
-    constant = rating_agreement({1: 5.0, 2: 5.0}, {1: 4.0, 2: 6.0})
+    constant = rating_agreement(given(5.0, 5.0), given(4.0, 6.0))
     assert (constant.n, constant.exact, constant.pearson) == (2, 0.0, None)
     assert agreement([], []) == []

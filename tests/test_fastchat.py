@@ -118,6 +118,28 @@ def test_repeated_scores_count_once_unless_fastchat_is_asked_for(tmp_path: Path)
     assert (found["fastchat"].mean, found["fastchat"].scored) == (6.0, 3)
 
 
+def test_a_row_that_lies_in_two_files_counts_once(tmp_path: Path) -> None:
+    one, ten = rating(81, 1, 1.0), rating(82, 1, 10.0)
+    write(tmp_path / "in" / "model_judgment" / "j_single.jsonl", [one, ten])
+    write(tmp_path / "in" / "model_judgment" / "copy" / "j_single.jsonl", [one])
+    with Workspace.open(tmp_path / "w", write=True) as workspace:
+        report = import_fastchat(tmp_path / "in", workspace)
+        (row,) = report.evaluations
+        for parity in ("safe", "fastchat"):
+            total = scores(workspace, row, parity)["all", ""]
+            assert (total.mean, total.scored, total.planned) == (5.5, 2, 2)
+
+
+def test_a_slash_in_a_judges_name_made_a_folder(tmp_path: Path) -> None:
+    write(tmp_path / "in" / "model_judgment" / "org" / "j_single.jsonl", [rating(81, 1, 8.0)])
+    write(
+        tmp_path / "in" / "model_judgment" / "org" / "j_pair.jsonl",
+        [match(81, "tie", "tie")],
+    )
+    with Workspace.open(tmp_path / "w", write=True) as workspace:
+        assert import_fastchat(tmp_path / "in", workspace).judgments == 3
+
+
 def test_what_was_dropped_is_said(tmp_path: Path) -> None:
     write(tmp_path / "model_judgment" / "gpt_single.jsonl", [rating(81, 1, 8), rating(81, 1, 7)])
     with Workspace.open(tmp_path / "w", write=True) as workspace:
@@ -571,10 +593,13 @@ def test_a_run_is_written_as_fastchat_writes_it(tmp_path: Path) -> None:
     workspace, rows = run_workspace(tmp_path / "w")
     with workspace:
         paths = export_fastchat(workspace, tmp_path / "out", rows)
-    base, answers, single, pair = [read(path) for path in paths]
+    base, answers, single, pair, asked = [read(path) for path in paths]
     assert [path.name for path in paths] == [
         "base.jsonl", f"{safe_name('org/m')}.jsonl", "gpt_single.jsonl", "gpt_pair.jsonl",
+        "question.jsonl",
     ]  # fmt: skip
+    # These ids are none of MT-Bench's, so that their categories follow from nothing else.
+    assert {row["question_id"]: row["category"] for row in asked} == {9: "writing", 10: "writing"}
     assert [row["question_id"] for row in answers] == [9, 10]
     assert answers[0]["choices"] == [{"index": 0, "turns": ["first of org/m 0", "$ERROR$"]}]
     assert list(answers[0]) == ["question_id", "answer_id", "model_id", "choices", "tstamp"]
@@ -624,6 +649,30 @@ def test_an_exported_run_is_scored_the_same_after_an_import(
     assert row.mode == "single"
     assert (mine.mean, mine.scored, mine.planned) == (theirs.mean, theirs.scored, theirs.planned)
     assert mine.planned == 8
+
+
+def test_own_categories_survive_the_way_there_and_back(tmp_path: Path) -> None:
+    workspace, rows = run_workspace(tmp_path / "w")
+    with workspace:
+        export_fastchat(workspace, tmp_path / "out", rows)
+    with Workspace.open(tmp_path / "w2", write=True) as other:
+        row = import_fastchat(tmp_path / "out", other).evaluations[-1]
+        assert ("category", "writing") in scores(other, row, "safe")
+
+
+def test_a_smaller_run_does_not_take_answers_out_of_the_files(tmp_path: Path) -> None:
+    workspace, rows = run_workspace(tmp_path / "w")
+    some = dataclasses.replace(rows[0].answers, units=rows[0].answers.units[:1])
+    smaller = dataclasses.replace(rows[0], answers=some, judge="other")
+    with workspace:
+        export_fastchat(workspace, tmp_path / "out", [*rows, smaller])
+        changed = dataclasses.replace(some, settings='{"sampling":{}}')
+        anew = dataclasses.replace(smaller, answers=changed)
+        export_fastchat(workspace, tmp_path / "new", [*rows, anew])
+    name = f"model_answer/{safe_name('org/m')}.jsonl"
+    assert [row["question_id"] for row in read(tmp_path / "out" / name)] == [9, 10]
+    # Answers of other settings are not put among them.
+    assert len(read(tmp_path / "new" / name)) == 1
 
 
 def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:

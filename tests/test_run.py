@@ -8,7 +8,10 @@ from stub_server import StubServer
 
 from mtbench_ray import jobs
 from mtbench_ray.cli import main
+from mtbench_ray.config import EngineConfig, JudgeConfig, ModelConfig, RunConfig
 from mtbench_ray.errors import UserError
+from mtbench_ray.jobs import evaluations, prepare
+from mtbench_ray.store import Workspace
 
 
 @pytest.fixture
@@ -162,6 +165,39 @@ def test_only_math_gets_its_reference(cli):
     cli("model=org/m")
     prompts = {row["question_id"]: row["judge_prompt"] for row in cli.rows("judgments.jsonl")}
     assert all(("math" in name) == (number in (2, 4)) for number, name in prompts.items())
+
+
+def test_a_local_judge_is_known_by_what_its_folder_holds(questions, tmp_path):
+    judge = tmp_path / "judge"
+    judge.mkdir()
+
+    def settings(model):
+        config = RunConfig(
+            ModelConfig("org/m"),
+            JudgeConfig(kind="local", model=str(model), prompts="rubric5"),
+            EngineConfig("fake"),
+            question_path=str(questions),
+        )
+        with Workspace.open(tmp_path, write=False) as workspace:
+            jobs = prepare([config, config], workspace)
+            (row,) = evaluations(jobs, workspace)
+        return json.loads(row.judge_settings)["content"]
+
+    (judge / "config.json").write_text("{}")
+    first = settings(judge)
+    (judge / "config.json").write_text('{"new": 1}')
+    assert len({first, settings(judge), settings("org/judge")}) == 3
+    assert settings("org/judge") == settings("smollm2-135m") == ""
+
+
+def test_keys_of_judges_with_one_label_are_both_hidden(cli, monkeypatch):
+    keys = {"ONE": "sk-planted-number-1", "TWO": "sk-planted-number-2"}
+    for name, key in keys.items():
+        monkeypatch.setenv(name, key)
+    cli.stub.script.text = f"{' '.join(keys.values())} Rating: [[5]]"
+    assert cli("-m", "model=org/m", "judge.name=one", "judge.api_key_env=ONE,TWO") == 0
+    written = b"".join(p.read_bytes() for p in cli.workspace.rglob("*") if p.is_file())
+    assert b"planted" not in written
 
 
 def test_stages(cli):
@@ -418,18 +454,29 @@ def test_agreement_of_the_mode_that_is_asked_for(cli):
     assert "pearson" in cli.out
     assert cli.verb("report", "agreement", "one", "two", "mode=pairwise-all") == 0
     assert "pearson" not in cli.out
-    before = json_of(cli, "report", "agreement", "one", "two", "mode=pairwise-all")
-    # The same games, told from the other side, are no further votes.
-    for judge in ("one", "two"):
-        cli("model=org/b", f"judge.model={judge}", "mode=pairwise-baseline", "baseline=org/a")
-    assert before == json_of(cli, "report", "agreement", "one", "two", "mode=")
     cli.verb("report", "agreement", "one", "two", "format=markdown")
     assert cli.out.startswith("| n |")
 
 
-def json_of(cli, *words):
-    assert cli.verb(*words, "format=json") == 0
-    return json.loads(cli.out)
+@pytest.mark.parametrize("parity", ["safe", "fastchat"])
+def test_a_game_that_two_modes_hold_is_one_vote(parity, cli, tmp_path):
+    cli("-m", "model=org/a,org/b", "mode=pairwise-all")
+    (question, *_) = {row["question_id"] for row in cli.rows("answers.jsonl")}
+    vote = {"question_id": question, "turn": 1, "model_a": "org/a", "model_b": "org/b",
+            "winner": "model_a", "judge": "human"}  # fmt: skip
+    votes = tmp_path / "votes.json"
+    votes.write_text(json.dumps([vote]))
+
+    def compared():
+        words = ("report", "agreement", "stub", str(votes), f"parity={parity}", "format=json")
+        assert cli.verb(*words) == 0
+        return json.loads(cli.out)
+
+    before = compared()
+    assert before[0]["compared"] == 1
+    # Told from the other side.
+    cli("model=org/b", "mode=pairwise-baseline", "baseline=org/a")
+    assert compared() == before
 
 
 def test_agreement_of_two_judges_and_of_a_judge_with_people(cli, tmp_path):

@@ -55,6 +55,30 @@ def test_the_parts_are_found_again_in_simulated_verdicts():
     assert found["ci_high"] - found["ci_low"] == pytest.approx(2 * 1.97 * found["sem"], rel=0.1)
 
 
+@pytest.mark.parametrize(("samples", "judge_samples"), [(3, 1), (2, 4)])
+def test_repeats_say_how_far_an_average_moves_when_all_is_done_again(samples, judge_samples):
+    rng = np.random.default_rng(7)
+    squares = []
+    for _ in range(200):
+        rows = [
+            verdict(5 + answer + rng.normal(0, 1.0), number, 1, sample, judge_sample)
+            for number in range(10)
+            for sample in range(samples)
+            for answer in [rng.normal(0, 1.0)]
+            for judge_sample in range(judge_samples)
+        ]
+        found = spread(evaluation(samples=samples, judge_samples=judge_samples), rows, OPTIONS)
+        squares.append(found["repeat_std"] ** 2)
+    # One answer and one judgment for each of ten turns.
+    assert statistics.fmean(squares) == pytest.approx((1 + 1) / 10, rel=0.15)
+
+
+def test_repeats_are_compared_on_the_turns_that_all_of_them_have():
+    rows = [verdict(9, 1), verdict(1, 2), verdict(9, 1, sample=1), verdict("missing", 2, sample=1)]
+    found = spread(evaluation(samples=2, questions=(1, 2)), rows, OPTIONS)
+    assert found["repeat_std"] == 0
+
+
 def test_failed_verdicts_are_counted_and_never_a_number():
     rows = [
         verdict(6, 1),

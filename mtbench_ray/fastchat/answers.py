@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.names import safe_name
 from mtbench_ray.schema import ANSWERED, QuestionId, Turn, Unit, canonical, content_id
 
@@ -17,6 +18,8 @@ FAILED_TURNS = frozenset({FAILED_TEXT, "ERROR"})
 _KNOWN = ("question_id", "answer_id", "model_id", "choices", "tstamp")
 _ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"  # of shortuuid
 _ID_LENGTH = 22
+_FIRST_ID = 81
+_PER_CATEGORY = 10
 
 
 def question_id(record: Mapping[str, Any]) -> QuestionId:
@@ -31,6 +34,13 @@ def question_id(record: Mapping[str, Any]) -> QuestionId:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError("question_id is not a number or a text")
     return value
+
+
+def official_category(question: QuestionId) -> str:
+    """The category that MT-Bench gives to a question of this id, ``unknown`` for other ids."""
+    categories = get_benchmark("mt_bench").categories
+    place = (question - _FIRST_ID) // _PER_CATEGORY if isinstance(question, int) else -1
+    return categories[place] if 0 <= place < len(categories) else "unknown"
 
 
 def by_number(question: QuestionId) -> tuple[bool, QuestionId]:

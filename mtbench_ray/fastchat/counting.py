@@ -45,7 +45,8 @@ def imported_outcomes(workspace: Workspace, evaluation: Evaluation, parity: str)
 
 def imported_judgments(workspace: Workspace, evaluation: Evaluation) -> list[Judgment]:
     """All rows of an imported evaluation in the order of their file, failed ones too."""
-    ids: Iterable[str] = json.loads(evaluation.judge_settings).get("rows", ())
+    # Once each: the same record may lie in several files. Repeats within a file have own ids.
+    ids: Iterable[str] = dict.fromkeys(json.loads(evaluation.judge_settings).get("rows", ()))
     if evaluation.mode != "single":
         ids = (game_id(match_id, order) for match_id in ids for order in GAMES)
     return [workspace.judgments[row_id] for row_id in ids if row_id in workspace.judgments]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.errors import UserError
-from mtbench_ray.fastchat.answers import answer_record, by_number
+from mtbench_ray.fastchat.answers import answer_record, by_number, official_category
 from mtbench_ray.fastchat.counting import imported_judgments
 from mtbench_ray.fastchat.verdicts import pair_record, single_record
 from mtbench_ray.journal import replacing
@@ -38,7 +38,9 @@ def export_fastchat(
     """Write ``model_answer/<model>.jsonl``, ``model_judgment/<judge>_single.jsonl`` and ``_pair``.
 
     A turn that failed is written as ``$ERROR$``, a wanted verdict that failed or is missing as
-    score -1 or winner ``error``. Of several answer sets with one label the last one is written.
+    score -1 or winner ``error``. Of several answer sets with one label the last one is written,
+    with the other questions that were answered with the same settings. Where categories do not
+    follow from the ids, ``question.jsonl`` is written too: an import of these files needs it.
 
     Args:
         workspace: Its rows are exported; it may be open for reading only.
@@ -58,11 +60,16 @@ def export_fastchat(
         data = workspace.load_data(name).questions if name else ()
         return {question.question_id: question for question in data}
 
-    answers: dict[str, tuple[AnswerSet, str]] = {}
-    for row in evaluations:
-        if row.opponent is not None:
-            answers.setdefault(row.opponent.model, (row.opponent, row.data))
-    answers |= {row.model: (row.answers, row.data) for row in evaluations}
+    # Last those that count: a run's own answers before what others compared them with.
+    sets = [(row.opponent, row.data) for row in evaluations if row.opponent is not None]
+    sets += [(row.answers, row.data) for row in evaluations]
+    answers = {known.model: known for known, _ in sets}
+    asked: dict[str, dict[QuestionId, tuple[list[Unit], Question | None]]] = {}
+    for known, name in reversed(sets):
+        if known.settings == answers[known.model].settings:
+            mine = asked.setdefault(known.model, {})
+            for question_id, units in _by_question(known).items():
+                mine.setdefault(question_id, (units, questions(name).get(question_id)))
     single: dict[str, list[Iterable[dict[str, Any]]]] = {}
     pair: dict[str, list[Iterable[dict[str, Any]]]] = {}
     seen: set[tuple[object, ...]] = set()
@@ -78,27 +85,43 @@ def export_fastchat(
     judges = safe_names([*single, *pair])
     # Made as they are written: all records of a sweep at once are too much to hold.
     files: dict[str, Iterable[dict[str, Any]]] = {}
-    for model, (answer_set, name) in answers.items():
-        if answer_set.units:
-            records = _answers(workspace, answer_set, questions(name))
-            files[f"model_answer/{models[model]}.jsonl"] = records
+    for model in answers:
+        if model in asked:
+            files[f"model_answer/{models[model]}.jsonl"] = _answers(workspace, model, asked[model])
     for kind, by_judge in (("single", single), ("pair", pair)):
         for judge, rows in by_judge.items():
             files[f"model_judgment/{judges[judge]}_{kind}.jsonl"] = chain.from_iterable(rows)
+    every = {q.question_id: q for mine in asked.values() for _, q in mine.values() if q}
+    if any(q.category != official_category(q.question_id) for q in every.values()):
+        files["question.jsonl"] = map(_question, every.values())
     return _write(workspace, folder, files)
 
 
-def _answers(
-    workspace: Workspace, answers: AnswerSet, questions: dict[QuestionId, Question]
-) -> Iterator[dict[str, Any]]:
-    by_question: dict[QuestionId, list[Unit]] = {}
+def _by_question(answers: AnswerSet) -> dict[QuestionId, list[Unit]]:
+    found: dict[QuestionId, list[Unit]] = {}
     for unit in answers.units:
-        by_question.setdefault(unit.question_id, []).append(unit)
-    for question_id in sorted(by_question, key=by_number):
-        question = questions.get(question_id)
+        found.setdefault(unit.question_id, []).append(unit)
+    return found
+
+
+def _question(question: Question) -> dict[str, Any]:
+    return {
+        "question_id": question.question_id,
+        "category": question.category,
+        "turns": list(question.turns),
+    }
+
+
+def _answers(
+    workspace: Workspace,
+    model: str,
+    asked: Mapping[QuestionId, tuple[Sequence[Unit], Question | None]],
+) -> Iterator[dict[str, Any]]:
+    for question_id in sorted(asked, key=by_number):
+        units, question = asked[question_id]
         record = answer_record(
-            answers.model,
-            by_question[question_id],
+            model,
+            units,
             workspace.turns,
             lambda answer: good_turns(answer, workspace.turns),
             len(question.turns) if question else None,

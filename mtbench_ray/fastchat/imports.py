@@ -13,13 +13,14 @@ from typing import Any
 from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.errors import UserError
-from mtbench_ray.fastchat.answers import answer_turns, by_number, question_id
+from mtbench_ray.fastchat.answers import answer_turns, by_number, official_category, question_id
 from mtbench_ray.fastchat.counting import coverage_notes
 from mtbench_ray.fastchat.tree import find_files, find_root
 from mtbench_ray.fastchat.verdicts import is_pair, pair_judgments, single_judgment
 from mtbench_ray.journal import read
 from mtbench_ray.names import is_name_of
 from mtbench_ray.schema import (
+    ANSWERS_ONLY,
     AnswerSet,
     Evaluation,
     Judgment,
@@ -32,11 +33,8 @@ from mtbench_ray.schema import (
 from mtbench_ray.store import Workspace
 
 _BENCHMARK = "mt_bench"
-_ANSWERS_ONLY = "answers"  # the mode of an evaluation that nobody judges
 _SHOWN = 20  # notes; what matters to the scores comes last
 _KEPT = 1000  # notes in the run record
-_FIRST_ID = 81
-_PER_CATEGORY = 10
 
 
 @dataclass
@@ -84,11 +82,8 @@ class _Import:
 
     def category(self, question: QuestionId) -> str:
         """The question file's category; without one, that of the official ids 81 to 160."""
-        if question in self.questions:
-            return self.questions[question].category
-        categories = get_benchmark(_BENCHMARK).categories
-        place = (question - _FIRST_ID) // _PER_CATEGORY if isinstance(question, int) else -1
-        return categories[place] if 0 <= place < len(categories) else "unknown"
+        known = self.questions.get(question)
+        return known.category if known else official_category(question)
 
     def keep(self, row: Turn | Judgment) -> None:
         """Append a row that the workspace does not have."""
@@ -262,7 +257,7 @@ def _evaluations(
         )
 
     rated = {model for model, _ in singles}
-    rows = [row(model, "", _ANSWERS_ONLY, (), None) for model in answers if model not in rated]
+    rows = [row(model, "", ANSWERS_ONLY, (), None) for model in answers if model not in rated]
     for (one, two, judge), ids in pairs.items():
         rows.append(row(one, judge, "pairwise-all", ids, two))
     for (one, two, judge), ids in pairs.items():

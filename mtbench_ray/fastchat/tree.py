@@ -40,7 +40,8 @@ def find_files(root: Path) -> tuple[list[tuple[Path, str]], list[Path]]:
         for path in sorted(top.rglob("*.jsonl"))
     ]
     judgments = root / "model_judgment"
+    # And one in a judge's, too.
     return answers, [
-        *sorted(judgments.glob("*_single.jsonl")),
-        *sorted(judgments.glob("*_pair.jsonl")),
+        *sorted(judgments.rglob("*_single.jsonl")),
+        *sorted(judgments.rglob("*_pair.jsonl")),
     ]

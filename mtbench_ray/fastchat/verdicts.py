@@ -227,11 +227,15 @@ def _text(record: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+_NO_COUNT = 1 << 31
+"""A number of a turn or sample so large is none, and would not fit a column."""
+
+
 def _whole(record: Mapping[str, Any], name: str, default: int) -> int:
     value = record.get(name, default)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < default:
+    if isinstance(value, bool) or not isinstance(value, int) or not default <= value < _NO_COUNT:
         raise ValueError(f"{name} is not a whole number from {default} on")
     return value
 

@@ -150,23 +150,40 @@ def match_votes(matches: Iterable[Match], judge: str) -> list[Vote]:
     ]
 
 
-def ratings(outcomes: Iterable[Outcome]) -> dict[Hashable, float]:
-    """Valid ratings by what was rated (model, question, turn, sample); repeats at their mean."""
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """What a judge gave an answer: the mean of its ratings.
+
+    Attributes:
+        answers: Ids of the answers that were rated; empty where they are not known (imports).
+    """
+
+    value: float
+    answers: tuple[str, ...]
+
+
+def ratings(outcomes: Iterable[Outcome]) -> dict[Hashable, Rated]:
+    """Valid ratings by what was rated (model, question, turn, sample)."""
     found: dict[Hashable, list[float]] = {}
+    answers: dict[Hashable, tuple[str, ...]] = {}
     for outcome in outcomes:
         if outcome.judgment is not None and outcome.judgment.value is not None:
             slot = outcome.slot
             key = (slot.model, slot.question_id, slot.turn, slot.sample)
             found.setdefault(key, []).append(outcome.judgment.value)
-    return {key: sum(values) / len(values) for key, values in found.items()}
+            answers[key] = slot.answer_ids
+    return {key: Rated(sum(them) / len(them), answers[key]) for key, them in found.items()}
 
 
-def rating_agreement(a: Mapping[Hashable, float], b: Mapping[Hashable, float]) -> RatingAgreement:
-    """Compare two judges on the items that both rated, see :func:`ratings`."""
-    shared = [key for key in a if key in b]
+def rating_agreement(a: Mapping[Hashable, Rated], b: Mapping[Hashable, Rated]) -> RatingAgreement:
+    """Compare two judges on the answers that both rated, see :func:`ratings`."""
+    both = [(a[key], b[key]) for key in a if key in b]
+    # A model that was answered again under its old name has other answers.
+    shared = [(one, two) for one, two in both
+              if one.answers == two.answers or not (one.answers and two.answers)]  # fmt: skip
     if not shared:
         return RatingAgreement(0, None, None, None, None)
-    x, y = np.array([a[key] for key in shared]), np.array([b[key] for key in shared])
+    x, y = (np.array([pair[side].value for pair in shared]) for side in (0, 1))
     return RatingAgreement(
         n=len(shared),
         exact=float((x == y).mean()),
@@ -188,6 +205,12 @@ def _vote(row: Any, where: str) -> Vote:
     missing = [name for name in fields if not isinstance(row, dict) or name not in row]
     if missing:
         raise UserError(f"{where} lacks {', '.join(missing)}")
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "question_id": (int, str), "model_a": str, "model_b": str, "turn": int,
+    }  # fmt: skip
+    for name, kind in kinds.items():
+        if not isinstance(row[name], kind):
+            raise UserError(f"{where} has the {name} {row[name]!r}", "FastChat's are like 81 and 1")
     winner = row["winner"]
     if winner in ("model_a", "model_b"):
         winner = row[winner]

@@ -10,6 +10,7 @@ from typing import Any
 
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
 from mtbench_ray.judges.agreement import (
+    Rated,
     Vote,
     agreement,
     load_votes,
@@ -20,8 +21,8 @@ from mtbench_ray.judges.agreement import (
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.matches import matches
 from mtbench_ray.reports.summary import verdicts
-from mtbench_ray.reports.tables import number, plain
-from mtbench_ray.schema import Evaluation
+from mtbench_ray.reports.tables import grid, number
+from mtbench_ray.schema import Evaluation, Outcome
 from mtbench_ray.store import Workspace
 
 
@@ -31,10 +32,13 @@ def report(
     rows: Sequence[Evaluation],
     options: ScoreOptions,
     format: str,
+    mode: str = "",
 ) -> int:
     """Print how far two judges agree.
 
     Args:
+        mode: ``single`` compares ratings, a pairwise mode its verdicts; empty compares ratings
+            where both judges have some of the same answers, else verdicts.
         words: Two names: judges of the workspace, or a JSON file of votes, optionally with one
             judge of it as ``file.json:human``. The same file twice compares its votes among
             themselves.
@@ -44,12 +48,13 @@ def report(
     """
     if len(words) != 2:
         raise UserError("agreement of what?", "report agreement JUDGE JUDGE-or-votes.json")
-    if not any(_votes_file(word) for word in words):
-        single = [_ratings(word, workspace, rows, options) for word in words]
-        if single[0].keys() & single[1].keys():
-            compared = rating_agreement(*single)
+    if mode in ("", "single") and not any(_votes_file(word) for word in words):
+        compared = rating_agreement(*(_ratings(word, workspace, rows, options) for word in words))
+        if compared.n:
             _print([asdict(compared)], format)
             return EXIT_OK
+    if mode:
+        rows = [row for row in rows if row.mode == mode]
     votes = [_votes(word, workspace, rows, options) for word in words]
     found = agreement(votes[0], None if words[0] == words[1] else votes[1])
     if not any(item.total for item in found):
@@ -86,13 +91,13 @@ def _votes(
 ) -> list[Vote]:
     file = _votes_file(word)
     if file is None:
-        played = [
-            outcome
-            for row in _of_judge(word, rows)
-            if row.mode.startswith("pairwise")
-            for outcome in verdicts(workspace, row, options)
-        ]
-        return match_votes(matches(played, options.parity), word)
+        played: dict[Hashable, Outcome] = {}
+        for row in _of_judge(word, rows):
+            if row.mode.startswith("pairwise"):
+                for outcome in verdicts(workspace, row, options):
+                    # Two modes may hold the same game, told from either side.
+                    played.setdefault(_game(outcome), outcome)
+        return match_votes(matches(played.values(), options.parity), word)
     path, judge = file
     try:
         found = load_votes(json.loads(path.read_text("utf-8-sig")), str(path))
@@ -104,9 +109,20 @@ def _votes(
     return [vote for vote in found if not judge or vote.judge == judge]
 
 
+def _game(outcome: Outcome) -> Hashable:
+    """Equal for the same game in two evaluations."""
+    slot, row = outcome.slot, outcome.judgment
+    shown = (slot.model, slot.opponent)
+    return (
+        row.judgment_id if row else "",
+        shown if slot.order == 1 else shown[::-1],
+        (slot.question_id, slot.turn, slot.sample, slot.judge_sample),
+    )
+
+
 def _ratings(
     word: str, workspace: Workspace, rows: Sequence[Evaluation], options: ScoreOptions
-) -> dict[Hashable, float]:
+) -> dict[Hashable, Rated]:
     single = [row for row in _of_judge(word, rows) if row.mode == "single"]
     return ratings(outcome for row in single for outcome in verdicts(workspace, row, options))
 
@@ -132,4 +148,4 @@ def _print(found: list[dict[str, Any]], format: str) -> None:
         ]
         for row in found
     ]
-    print(plain(headers, cells, None))
+    print(grid(headers, cells, markdown=format == "markdown"))

@@ -8,14 +8,17 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mtbench_ray.config import JudgeConfig, science
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
+from mtbench_ray.jobs import flat
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.reports.summary import in_order, verdicts
+from mtbench_ray.reports.summary import in_order, rating_scale, verdicts
 from mtbench_ray.reports.tables import MARK, common_folder, grid, interval, label, number, short
 from mtbench_ray.schema import Evaluation, Outcome
 from mtbench_ray.stats import paired_difference
 from mtbench_ray.store import Workspace
 
+_WHICH_MODEL = ("path", "revision", "adapter", "name")
 LEVEL = 0.05
 """A difference is called one where p is below this and the 95% interval leaves out 0."""
 
@@ -65,6 +68,12 @@ def report(
         a, b = by_judge[0][judge], by_judge[1][judge]
         mine, other = (verdicts(workspace, row, options) for row in (a, b))
         found.append(compare(a, b, mine, other, options))
+        one, two = rating_scale(workspace, a), rating_scale(workspace, b)
+        if one != two:
+            found[-1]["verdict"] = (
+                f"not to be compared: ratings from {one[0]:g} to {one[1]:g} and from {two[0]:g} to"
+                f" {two[1]:g}"
+            )
     if format == "json":
         print(json.dumps(found, indent=1))
     else:
@@ -100,8 +109,10 @@ def compare(
     notes = []
     if left_out:
         notes.append(f"{left_out} rated turns of only one of the two are left out")
-    if a.judge_settings != b.judge_settings:
-        notes.append("the judge had other settings for one of them")
+    if other_judge := _differing(*map(_judge_fields, (a, b))):
+        notes.append(f"the judge had other settings for one of them: {', '.join(other_judge)}")
+    if other_answers := _differing(*map(_answer_fields, (a, b))):
+        notes.append(f"the two answered with different settings: {', '.join(other_answers)}")
     if a.data != b.data:
         notes.append("questions, references or judge prompts are not the same for both")
     if a.demo or b.demo:
@@ -121,6 +132,25 @@ def compare(
     }
 
 
+def _judge_fields(row: Evaluation) -> dict[str, Any]:
+    """Settings of the judge that change its verdicts; an import knows of none."""
+    if row.source == "import":
+        return {}
+    return flat(science(JudgeConfig(**json.loads(row.judge_settings))))
+
+
+def _answer_fields(row: Evaluation) -> dict[str, Any]:
+    """Settings that change answers, but for which model it is; an import knows of none."""
+    settings = json.loads(row.answers.settings)
+    model = {k: v for k, v in settings.get("model", {}).items() if k not in _WHICH_MODEL}
+    kept = {name: settings[name] for name in ("sampling", "engine") if name in settings}
+    return flat(kept | {"model": model})
+
+
+def _differing(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    return [name for name in a if name in b and a[name] != b[name]]
+
+
 def verdict(a: str, b: str, total: Mapping[str, Any]) -> str:
     """What a difference means, in one sentence."""
     count = total["n_questions"]
@@ -128,6 +158,8 @@ def verdict(a: str, b: str, total: Mapping[str, Any]) -> str:
     if total["mean"] is None:
         return "the two have no rated turn in common"
     if total["p_value"] is None:
+        if count > 1:
+            return f"{questions}: no test was made, for want of resamples"
         return f"no difference can be told from {questions}"
     there = total["ci_low"] > 0 or total["ci_high"] < 0
     if not there or total["p_value"] >= LEVEL:
@@ -135,7 +167,7 @@ def verdict(a: str, b: str, total: Mapping[str, Any]) -> str:
     better, worse = (a, b) if total["mean"] > 0 else (b, a)
     return (
         f"{better} is better than {worse} by {abs(total['mean']):.2f} points on {questions}"
-        f" (p = {_p(total['p_value'])})"
+        f" (p {'= ' * (total['p_value'] >= 0.001)}{_p(total['p_value'])})"
     )
 
 

@@ -14,9 +14,8 @@ from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
 from mtbench_ray.journal import replacing
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.names import safe_names
-from mtbench_ray.plan import setting
 from mtbench_ray.reports.spread import spread
-from mtbench_ray.reports.summary import in_order, newest, verdicts
+from mtbench_ray.reports.summary import in_order, newest, rating_scale, verdicts
 from mtbench_ray.reports.tables import common_folder, label
 from mtbench_ray.schema import Evaluation
 from mtbench_ray.store import Workspace
@@ -108,6 +107,11 @@ def report(
     judges = safe_names({point.judge for point in found})
     for judge, name in judges.items():
         mine = [point for point in found if point.judge == judge]
+        if len({point.scale for point in mine}) > 1:
+            raise UserError(
+                f"judge {judge} rated these checkpoints on different scales",
+                "judge all of them with the same judge.prompts",
+            )
         stem = "curve" if len(judges) == 1 else f"curve_{name}"
         for suffix, picture in draw(mine, error=error, by=by).items():
             files[f"{stem}{suffix}"] = picture
@@ -146,9 +150,7 @@ def _points(
     workspace: Workspace, row: Evaluation, step: int, line: str, options: ScoreOptions
 ) -> Iterable[Point]:
     found = verdicts(workspace, row, options)
-    scale = (1.0, 10.0)
-    if row.source == "run":
-        scale = setting(row, workspace.load_data(row.data)).prompts.scale
+    scale = rating_scale(workspace, row)
     for category in ["", *in_order(dict.fromkeys(item.slot.category for item in found))]:
         part = [item for item in found if category in ("", item.slot.category)]
         figures = spread(row, part, options)

@@ -10,8 +10,7 @@ from mtbench_ray.engines.chat import build_messages
 from mtbench_ray.engines.template import load_template
 from mtbench_ray.jobs import Job
 from mtbench_ray.plan import good_turns, outcomes, owed_turns, render, setting
-from mtbench_ray.reports.tables import label, number
-from mtbench_ray.reports.tables import plain as table
+from mtbench_ray.reports.tables import grid, label, number
 from mtbench_ray.schema import Evaluation, Message, Slot, Turn
 from mtbench_ray.store import Workspace
 
@@ -126,7 +125,7 @@ def print_plan(
         ]
         for item in ([*found, total] if len(found) > 1 else found)
     ]  # fmt: skip
-    print(table(headers, lines, None))
+    print(grid(headers, lines, markdown=False))
     print(
         f"\ntokens are estimates; an answer that is not there yet counts {ANSWER_TOKENS} tokens."
         "\nminutes follow from the judge's limits alone. Nothing has been started or spent."

@@ -15,7 +15,16 @@ from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.reports import agreement, compare, curve
 from mtbench_ray.reports.spread import aggregate, is_repeated
-from mtbench_ray.reports.summary import Summary, Verdicts, key, newest, remembering, summarise
+from mtbench_ray.reports.summary import (
+    Summary,
+    Verdicts,
+    key,
+    newest,
+    remembering,
+    shown,
+    summarise,
+    summarise_all,
+)
 from mtbench_ray.reports.tables import render
 from mtbench_ray.runs import RunRecord
 from mtbench_ray.schema import Evaluation
@@ -45,7 +54,6 @@ def finish(
         The summary of ``rows``.
     """
     options = ScoreOptions(config.parity, config.report.resamples, config.report.seed)
-    mode = rows[0].mode
     known = {key(row): row for row in newest(workspace.run_records())}
     if not nothing_done or any(known.get(key(row)) != row for row in rows):
         if record.status == "running":
@@ -56,14 +64,12 @@ def finish(
     every = newest(workspace.run_records())
     fastchat.export_fastchat(workspace, workspace.root, every)
     find = remembering(workspace, options)
-    summary = summarise(workspace, every, mode, options, find)
+    summary = summarise_all(workspace, every, options, find)
     workspace.write_text("summary.json", json.dumps(summary, indent=1) + "\n")
     spreads = aggregate(every, find, options)
     if spreads["results"]:
         workspace.write_text("summary_agg.json", json.dumps(spreads, indent=1) + "\n")
-    mine = summary
-    if [row for row in every if row.mode == mode] != list(rows):
-        mine = summarise(workspace, rows, mode, options, find)
+    mine = summarise(workspace, rows, rows[0].mode, options, find)
     _print(mine, rows, options, find, config.report.format)
     if nothing_done:
         print("nothing was owed: no engine was started, no judge was called", file=sys.stderr)
@@ -99,14 +105,15 @@ def report(
         raise UserError(f"format={format} is not known", f"format={'|'.join(FORMATS)}")
     if parity not in ("safe", "fastchat"):
         raise UserError(f"parity={parity} is not known", "parity=safe or parity=fastchat")
-    try:
-        options = ScoreOptions(parity, int(resamples), int(seed))
-    except ValueError:
-        raise UserError("resamples and seed are whole numbers", "resamples=2000 seed=0") from None
+    if not (resamples.isdecimal() and seed.isdecimal()):
+        raise UserError("resamples and seed are whole numbers from 0", "resamples=2000 seed=0")
+    options = ScoreOptions(parity, int(resamples), int(seed))
     kind, *names = words or [""]
     if kind not in KINDS:
         raise unknown_name("report", kind, KINDS[1:])
     if kind == "curve":
+        if format != "table":
+            raise UserError("curves are files", "leave format out; curve.csv has the numbers")
         return curve.report(workspaces, error=error, by=by, out=out, options=options)
     with Workspace.open(workspaces[-1], write=False) as opened:
         rows = newest(opened.run_records())
@@ -116,23 +123,29 @@ def report(
                 "run one first, or `import fastchat DIR`",
             )
         if kind == "agreement":
-            return agreement.report(names, opened, rows, options, format)
+            return agreement.report(names, opened, rows, options, format, mode)
         if kind == "compare":
             return compare.report(names, opened, rows, options, format)
-        modes = [mode] if mode else list(dict.fromkeys(row.mode for row in reversed(rows)))
-        if format == "json":
-            modes = modes[:1]
-        complete = True
+        rows = shown(rows)
+        modes = list(dict.fromkeys(row.mode for row in reversed(rows)))
+        if mode and mode not in modes:
+            raise UserError(
+                f"the workspace holds nothing of mode={mode}", f"it holds {', '.join(modes)}"
+            )
         find = remembering(opened, options)
-        for name in modes:
-            summary = summarise(opened, rows, name, options, find)
-            if not summary["results"]:
-                raise UserError(
-                    f"the workspace holds nothing of mode={mode}",
-                    f"it holds {', '.join(dict.fromkeys(row.mode for row in rows))}",
-                )
-            complete = complete and summary["complete"]
+        if format == "json" and not mode:
+            summaries = [summarise_all(opened, rows, options, find)]
+        else:
+            summaries = [
+                summarise(opened, rows, name, options, find) for name in ([mode] if mode else modes)
+            ]
+        for summary in summaries:
             _print(summary, rows, options, find, format)
+        complete = all(
+            part["complete"]
+            for summary in summaries
+            for part in (summary, *summary.get("other_modes", ()))
+        )
     return EXIT_OK if complete else EXIT_PARTIAL
 
 

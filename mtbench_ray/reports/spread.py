@@ -13,8 +13,9 @@ Definitions, for one model under one judge with N answer samples and M judge sam
   repeats is null and then lies in the part before it.
 - ``per_sample``, ``per_judge_sample``: the mean of each answer sample and of each judge sample;
   null where nothing of it is scored.
-- ``repeat_std``: standard deviation of the means of the N x M repeats: how far the average moves
-  when the same checkpoint is answered and judged again. Null where nothing is repeated.
+- ``repeat_std``: standard deviation of the averages of repeats: how far the average moves when the
+  same checkpoint is answered and judged again, or with N = 1 only judged again. Over turns that
+  every repeat has a verdict on. Null where nothing is repeated.
 """
 
 from __future__ import annotations
@@ -22,14 +23,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.schema import Evaluation, Outcome
+from mtbench_ray.reports.summary import Verdicts
+from mtbench_ray.schema import Evaluation, Outcome, Slot
 from mtbench_ray.stats import clustered_mean, variance_parts
-
-Verdicts = Callable[[Evaluation], Sequence[Outcome]]
 
 NOTE = (
     "spread: std is over single verdicts, sem clustered by question; the parts are standard"
@@ -78,7 +78,6 @@ def spread(row: Evaluation, outcomes: Sequence[Outcome], options: ScoreOptions) 
     parts = variance_parts([list(cell.values()) for cell in cells.values()])
     samples = sorted({item.slot.sample for item in outcomes})
     judge_samples = sorted({item.slot.judge_sample for item in outcomes})
-    by_repeat = _means(((slot.sample, slot.judge_sample), value) for slot, value in found)
     by_sample = _means((slot.sample, value) for slot, value in found)
     by_judge_sample = _means((slot.judge_sample, value) for slot, value in found)
     return {
@@ -102,7 +101,7 @@ def spread(row: Evaluation, outcomes: Sequence[Outcome], options: ScoreOptions) 
         },
         "per_sample": [by_sample.get(sample) for sample in samples],
         "per_judge_sample": [by_judge_sample.get(sample) for sample in judge_samples],
-        "repeat_std": statistics.stdev(by_repeat.values()) if len(by_repeat) > 1 else None,
+        "repeat_std": _repeat_std(found, samples, judge_samples),
         "planned": len(outcomes),
         "scored": len(values),
         "failed": dict(sorted(Counter(item.reason for item in outcomes if item.reason).items())),
@@ -112,6 +111,25 @@ def spread(row: Evaluation, outcomes: Sequence[Outcome], options: ScoreOptions) 
 def is_repeated(row: Evaluation) -> bool:
     """Whether an evaluation repeats answers or judgments: only then it is worth a table."""
     return row.judge_samples > 1 or any(unit.sample for unit in row.answers.units)
+
+
+def _repeat_std(
+    found: Iterable[tuple[Slot, float]], samples: Sequence[int], judge_samples: Sequence[int]
+) -> float | None:
+    items: dict[Hashable, dict[tuple[int, int], float]] = {}
+    for slot, value in found:
+        item = items.setdefault((slot.question_id, slot.turn), {})
+        item[slot.sample, slot.judge_sample] = value
+    whole = [item for item in items.values() if len(item) == len(samples) * len(judge_samples)]
+    if not whole or max(len(samples), len(judge_samples)) < 2:
+        return None
+    means = [
+        [statistics.fmean(item[sample, judged] for item in whole) for sample in samples]
+        for judged in judge_samples
+    ]
+    # Judgments of one answer share it: only repeats with answers of their own are independent.
+    apart = means if len(samples) > 1 else [[mean for (mean,) in means]]
+    return math.sqrt(statistics.fmean(map(statistics.variance, apart)))
 
 
 def _means(rows: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:

@@ -16,6 +16,7 @@ from mtbench_ray.plan import good_turns, outcomes, setting
 from mtbench_ray.runs import RunRecord
 from mtbench_ray.schema import (
     ANSWERED,
+    ANSWERS_ONLY,
     EngineEvent,
     Evaluation,
     Outcome,
@@ -49,6 +50,33 @@ def newest(records: Iterable[RunRecord]) -> list[Evaluation]:
             rows.pop(key(row), None)
             rows[key(row)] = row
     return list(rows.values())
+
+
+def shown(rows: Sequence[Evaluation]) -> list[Evaluation]:
+    """Without the evaluations whose answers a judge has rated by now: they say nothing more."""
+    judged = {(row.model, unit) for row in rows if row.judge for unit in row.answers.units}
+    return [
+        row
+        for row in rows
+        if row.judge or not judged.issuperset((row.model, unit) for unit in row.answers.units)
+    ]
+
+
+def summarise_all(
+    workspace: Workspace,
+    evaluations: Sequence[Evaluation],
+    options: ScoreOptions,
+    find: Verdicts | None = None,
+) -> Summary:
+    """The summary of the newest mode that a judge rated, with those of ``other_modes`` in it."""
+    rows = shown(evaluations)
+    modes = dict.fromkeys(row.mode for row in reversed(rows))
+    first, *others = sorted(modes, key=lambda mode: mode == ANSWERS_ONLY)
+    find = find or remembering(workspace, options)
+    found = summarise(workspace, rows, first, options, find)
+    return found | {
+        "other_modes": [summarise(workspace, rows, mode, options, find) for mode in others]
+    }
 
 
 def summarise(
@@ -85,7 +113,7 @@ def summarise(
         "mode": mode,
         "parity": options.parity,
         "files": dict(first.files) if first else {},
-        "notes": _notes(records, rows),
+        "notes": [*_notes(records, rows), *_mixed(rows)],
         "complete": bool(results) and all(result["complete"] for result in results),
         "results": results,
     }
@@ -103,6 +131,30 @@ def _notes(records: Sequence[RunRecord], rows: Sequence[Evaluation]) -> list[str
     )
 
 
+def _mixed(rows: Sequence[Evaluation]) -> list[str]:
+    """Why some of these rows are not to be compared with others."""
+    notes = []
+    by_judge: dict[tuple[str, str | None], dict[str, str]] = {}
+    by_model: dict[str, set[str]] = {}
+    for row in rows:
+        if row.judge:
+            baseline = row.baseline if row.mode == "pairwise-baseline" else None
+            by_judge.setdefault((row.judge, baseline), {}).setdefault(row.data, row.model)
+            by_model.setdefault(row.model, set()).add(row.answers.settings)
+    for (judge, _), models in by_judge.items():
+        if len(models) > 1:
+            notes.append(
+                f"not to be compared: judge {judge} had other questions, references or prompts for "
+                + " than for ".join(models.values())
+            )
+    notes += [
+        f"{model}: its rows are of answers made with different settings"
+        for model, settings in by_model.items()
+        if len(settings) > 1
+    ]
+    return notes
+
+
 def verdicts(workspace: Workspace, row: Evaluation, options: ScoreOptions) -> list[Outcome]:
     """Every wanted verdict of an evaluation, from a run or an import."""
     if row.source == "import":
@@ -112,6 +164,13 @@ def verdicts(workspace: Workspace, row: Evaluation, options: ScoreOptions) -> li
     if row.error:
         found = [Outcome(item.slot, None, "model_failed") for item in found]
     return found
+
+
+def rating_scale(workspace: Workspace, row: Evaluation) -> tuple[float, float]:
+    """Lowest and highest rating of an evaluation's judge prompts; FastChat's for an import."""
+    if row.source == "import":
+        return 1.0, 10.0
+    return setting(row, workspace.load_data(row.data)).prompts.scale
 
 
 def remembering(workspace: Workspace, options: ScoreOptions) -> Verdicts:
@@ -191,7 +250,7 @@ def _pairwise(
     """One result per model, over all its opponents."""
     groups: dict[tuple[str, str | None], list[Outcome]] = {}
     errors: dict[str, str] = {}
-    demo = any(row.demo for row in rows)
+    demo = {row.judge for row in rows if row.demo}
     for row in rows:
         # In pairwise-all the opponents differ, and one table holds them all.
         baseline = row.baseline if row.mode == "pairwise-baseline" else None
@@ -224,7 +283,7 @@ def _pairwise(
                     "inconsistent": tally.inconsistent_rate,
                     "planned": tally.planned,
                     "failed": dict(sorted(tally.failed.items())),
-                    "demo": demo,
+                    "demo": judge in demo,
                     "error": errors.get(tally.model),
                     "complete": 0 < tally.n == tally.planned,
                 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -55,7 +56,8 @@ Grid = tuple[list[str], list[list[str]]]
 def grid(
     headers: list[str], rows: list[list[str]], *, markdown: bool, width: int | None = None
 ) -> str:
-    """One table, for a terminal or in Markdown."""
+    """One table, for a terminal or in Markdown; cells are made safe as by :func:`label`."""
+    headers, rows = list(map(label, headers)), [list(map(label, row)) for row in rows]
     return _markdown(headers, rows) if markdown else plain(headers, rows, width)
 
 
@@ -81,7 +83,7 @@ def short(name: str, folder: str) -> str:
 def _single_tables(summary: Summary, folder: str) -> tuple[list[Grid], list[str]]:
     results = summary["results"]
     judged = [result for result in results if result["judge"]]
-    ranked = sorted(judged, key=lambda r: -(r["average"]["mean"] or float("-inf")))
+    ranked = sorted(judged, key=lambda r: _best_first(r["average"]["mean"]))
     main: Grid = (
         ["model", "judge", "first turn", "second turn", "average", "95% interval", "scored",
          "failed", "truncated", "tok/s"],
@@ -153,12 +155,12 @@ def _spread_table(spreads: Sequence[dict[str, Any]], folder: str) -> Grid:
             number(item["repeat_std"], 3),
             f"{item['scored']}/{item['planned']}",
         ]
-        for item in sorted(spreads, key=lambda item: -(item["mean"] or float("-inf")))
+        for item in sorted(spreads, key=lambda item: _best_first(item["mean"]))
     ]
 
 
 def _pairwise_tables(summary: Summary, folder: str) -> tuple[list[Grid], list[str]]:
-    results = sorted(summary["results"], key=lambda r: -(r["win_rate_adjusted"] or float("-inf")))
+    results = sorted(summary["results"], key=lambda r: _best_first(r["win_rate_adjusted"]))
     grid: Grid = (
         ["model", "judge", "against", "win", "loss", "tie", "win rate", "loss rate",
          "adjusted", "95% interval", "inconsistent", "decided", "failed"],
@@ -181,8 +183,17 @@ def _pairwise_tables(summary: Summary, folder: str) -> tuple[list[Grid], list[st
             for result in results
         ],
     )  # fmt: skip
-    notes = ["adjusted: (win + tie/2) / decided; a verdict that flips with the order is a tie"]
+    notes = [
+        "adjusted: (win + tie/2) / decided; a verdict that flips with the order is a tie;"
+        " intervals: 95%, bootstrap over questions"
+        + ("; parity: fastchat" if summary["parity"] == "fastchat" else "")
+    ]
     return [grid], notes + _notes(summary)
+
+
+def _best_first(value: float | None) -> float:
+    """Sorts the highest first, and what has no figure last."""
+    return math.inf if value is None else -value
 
 
 def _notes(summary: Summary) -> list[str]:
@@ -271,14 +282,14 @@ def _table(headers: list[str], rows: list[list[str]], gap: int) -> Table:
     # The box itself puts one column between two.
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 2, 0, 1))
     for index, header in enumerate(headers):
-        table.add_column(header, justify="left" if index < 2 else "right", overflow="fold")
+        table.add_column(Text(header), justify="left" if index < 2 else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
     return table
 
 
 def _markdown(headers: list[str], rows: list[list[str]]) -> str:
-    lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join(
-        "| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in lines
-    )
+    # What would be markup, or end the cell.
+    lines = [[re.sub(r"([\\|<*`])", r"\\\1", cell) for cell in line] for line in (headers, *rows)]
+    lines.insert(1, ["---"] * len(headers))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
