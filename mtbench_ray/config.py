@@ -194,6 +194,8 @@ class JudgeConfig(EndpointConfig):
     """``judge=local``: further arguments of the vLLM server, by their flag names."""
     start_timeout_s: float = 600.0
     """``judge=local``: seconds until the server must be up."""
+    content: str = ""
+    """Set by the run: hash of the folder of a ``judge=local``, where it is on this machine."""
 
     @property
     def label(self) -> str:

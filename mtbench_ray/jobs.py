@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,17 +16,25 @@ from mtbench_ray import assets
 from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.config import ModelConfig, RunConfig, science
+from mtbench_ray.engines.checkpoint import folder_hash
 from mtbench_ray.engines.identity import answer_id, check_prompts, fingerprint
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.modes import get_mode
 from mtbench_ray.judges.prompts import builtin_prompts, load_prompts
 from mtbench_ray.plan import owed_turns
-from mtbench_ray.schema import AnswerSet, Evaluation, Question, QuestionId, Unit, canonical
+from mtbench_ray.schema import (
+    ANSWERS_ONLY,
+    AnswerSet,
+    Evaluation,
+    Question,
+    QuestionId,
+    Unit,
+    canonical,
+)
+from mtbench_ray.settle import settle
 from mtbench_ray.store import Workspace
 
 _T = TypeVar("_T")
-ANSWERS_ONLY = "answers"
-"""Mode of an evaluation that nobody judges."""
 
 
 @dataclass
@@ -53,49 +61,6 @@ class Job:
     def judged(self) -> bool:
         """Whether a judge rates this job's answers in this run."""
         return self.config.judge.kind != "none" and self.config.stage != "answers"
-
-
-def settle(config: RunConfig) -> RunConfig:
-    """Fill in automatic values and refuse settings that contradict one another.
-
-    Raises:
-        UserError: With the setting to change.
-    """
-    choices = {
-        "stage": ("all", "answers", "judge"),
-        "parity": ("safe", "fastchat"),
-        "limit_by": ("order", "category"),
-        "mode": ("single", "pairwise-baseline", "pairwise-all"),
-        "engine.hot_swap": ("auto", "off", "verify"),
-        "engine.next_weights": ("auto", "device", "host", "files"),
-    }
-    for key, allowed in choices.items():
-        value = operator.attrgetter(key)(config)
-        if value not in allowed:
-            near = difflib.get_close_matches(value, allowed, n=1, cutoff=0.0)
-            raise UserError(f"{key}={value} is not known", f"did you mean {key}={near[0]}?")
-    if config.limit is not None and config.limit < 1:
-        raise UserError(f"limit={config.limit} leaves no question", "write limit=1 or more")
-    if config.sampling.samples < 1 or config.judge.samples < 1:
-        raise UserError("samples must be at least 1", "write sampling.samples=1 judge.samples=1")
-    if config.sampling.max_tokens < 1 or config.judge.max_tokens < 1:
-        raise UserError("max_tokens must be at least 1", "write sampling.max_tokens=1024")
-    if config.mode == "pairwise-baseline" and not config.baseline:
-        raise UserError("mode=pairwise-baseline needs a model to compare with", "baseline=<model>")
-    judge = config.judge
-    if judge.kind == "openai" and not judge.model:
-        raise UserError(
-            "no judge was chosen",
-            "write judge=gpt-4o (`list judges` shows the presets), judge=local,"
-            " judge=none for answers only, or judge=openai judge.model=NAME judge.base_url=URL",
-        )
-    if config.engine.kind == "openai" and not config.engine.base_url:
-        raise UserError(
-            "engine=openai needs to know its server", "engine.base_url=http://127.0.0.1:8000/v1"
-        )
-    if judge.constrain is None:
-        judge = dataclasses.replace(judge, constrain=judge.demo)
-    return dataclasses.replace(config, judge=judge)
 
 
 def expand(config: RunConfig) -> list[RunConfig]:
@@ -218,7 +183,8 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
     Raises:
         UserError: A mistake in the settings, or the only model cannot be run.
     """
-    settled = [one for config in configs for one in expand(settle(config))]
+    hashed = functools.cache(folder_hash)
+    settled = [one for config in configs for one in expand(_pinned(settle(config), hashed))]
     data: dict[str, tuple[BenchmarkData, str]] = {}
     prints: dict[str, str | UserError] = {}
     notes: dict[str, list[str] | UserError] = {}
@@ -253,6 +219,17 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
         jobs.append(job)
     _tell_apart(jobs)
     return jobs
+
+
+def _pinned(config: RunConfig, hashed: Callable[[Path], str]) -> RunConfig:
+    """With what the folder of a local judge holds, so that new weights in it are a new judge."""
+    judge = config.judge
+    folder = Path(judge.model).expanduser()
+    if judge.kind != "local" or judge.demo or not judge.model or not folder.is_dir():
+        return config
+    return dataclasses.replace(
+        config, judge=dataclasses.replace(judge, content=hashed(folder.resolve()))
+    )
 
 
 def _tell_apart(jobs: Sequence[Job]) -> None:
@@ -325,7 +302,7 @@ def evaluations(jobs: Sequence[Job], workspace: Workspace) -> list[Evaluation]:
     """The rows of the final table.
 
     Raises:
-        UserError: The baseline is unknown, or pairwise-all has only one model.
+        UserError: The baseline is unknown, or there is no model to compare.
     """
     rows: dict[str, Evaluation] = {}
     for job in jobs:
@@ -346,6 +323,11 @@ def evaluations(jobs: Sequence[Job], workspace: Workspace) -> list[Evaluation]:
                  row.judge_settings, row.data]
             )  # fmt: skip
             rows[key] = row
+    if not rows:
+        raise UserError(
+            f"nothing to compare: no model but the baseline {jobs[0].config.baseline} is named",
+            "name another one: model=NAME",
+        )
     return list(rows.values())
 
 

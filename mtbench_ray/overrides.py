@@ -20,6 +20,7 @@ from typing import Any
 from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import text_hash
+from mtbench_ray.settle import refuse_login
 
 GROUPS = ("model", "judge", "engine", "benchmark", "cluster", "report", "experiment")
 # fmt: off
@@ -86,6 +87,8 @@ def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
                 pairs.append((key, value))
             else:
                 _check_key(key)
+                if key.endswith("base_url"):
+                    refuse_login(key.lstrip("+"), value)  # before Hydra writes it down
                 # Hydra closes dictionaries too: a new key in one of these is no mistake.
                 is_open = any(f"{key}.".startswith(f"{name}.") for name in _open_keys())
                 typed.args.append(f"++{arg}" if is_open else arg)

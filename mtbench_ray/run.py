@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from mtbench_ray.changes import describe_changes
 from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError
-from mtbench_ray.jobs import evaluations, prepare, settle
+from mtbench_ray.jobs import evaluations, prepare
 from mtbench_ray.judges.stage import check_budget
 from mtbench_ray.session import Session
+from mtbench_ray.settle import settle
 from mtbench_ray.signals import Interrupts
 from mtbench_ray.store import Workspace
 
@@ -58,15 +59,15 @@ def _run_jobs(
     if any(config.workspace != first.workspace for config in configs):
         raise UserError("the jobs of one run share a workspace", "set workspace once, for all jobs")
     configs = [settle(config) for config in configs]
-    keys: dict[str, str | None] = {}
+    keys: list[str | None] = []
     if not plan_only:
         for config in configs:
             if config.judge.kind == "openai" and config.stage != "answers":
-                keys[config.judge.label] = resolve_key(config.judge)
+                keys.append(resolve_key(config.judge))
                 check_budget(config.judge, config.budget_usd)
             if config.engine.kind == "openai" and config.stage != "judge":
-                keys["engine"] = resolve_key(config.engine)
-    hidden = [key for key in keys.values() if key]
+                keys.append(resolve_key(config.engine))
+    hidden = [key for key in keys if key]
     with Workspace.open(first.workspace, write=not plan_only, secrets=hidden) as workspace:
         if first.fresh:
             workspace.start_over(command)

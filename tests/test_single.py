@@ -155,6 +155,15 @@ def test_the_id_covers_nothing_else():
     assert len({made.judgment_id for made in same}) == 1
 
 
+def test_what_changes_a_local_judges_words_is_in_its_id():
+    more = [{}, {"args": {"quantization": "fp8"}}, {"content": "1f"}, {"content": "2f"}]
+    local, remote = (
+        {request(judge=JudgeConfig(model="j", kind=kind, **one)).judgment_id for one in more}
+        for kind in ("local", "openai")
+    )
+    assert (len(local), len(remote)) == (4, 1)
+
+
 def test_the_port_of_a_local_judge_is_not_in_its_id():
     judges = [
         JudgeConfig(model="j", kind="local", base_url=f"http://127.0.0.1:{port}/v1")

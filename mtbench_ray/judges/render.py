@@ -81,11 +81,15 @@ def judgment_id(
     """Content id of a judge call, over everything that changes its result.
 
     Labels, and which side of a match is called the model, are not in it: (m, base) and (base, m)
-    are the same two calls. A local judge's address is a free port and says nothing about it.
+    are the same two calls. A local judge's address is a free port and says nothing about it; what
+    its folder holds and the arguments of its server do.
     """
     settings = science(judge)
     if judge.kind == "local":
         settings["base_url"] = "local"
+        # Left out where empty: ids of judgments from before these counted stay as they are.
+        more = {"args": judge.args, "content": judge.content}
+        settings |= {name: value for name, value in more.items() if value}
     if judge.temperature is not None:
         settings["temperature"] = float(judge.temperature)
     return content_id(

@@ -135,12 +135,8 @@ def _score(
     rows: Sequence[Outcome],
     options: ScoreOptions,
 ) -> Score:
-    valid = [
-        (row.judgment.value, row.slot.group)
-        for row in rows
-        if row.judgment is not None and row.judgment.value is not None and not row.reason
-    ]
-    failed = Counter(row.reason or "unparsed" for row in rows if not _counts(row))
+    valid = [(value, row.slot.group) for row in rows if (value := _value(row)) is not None]
+    failed = Counter(row.reason or "unparsed" for row in rows if _value(row) is None)
     interval = clustered_mean(
         [value for value, _ in valid],
         [group for _, group in valid],
@@ -164,5 +160,5 @@ def _score(
     )
 
 
-def _counts(row: Outcome) -> bool:
-    return not row.reason and row.judgment is not None and row.judgment.value is not None
+def _value(row: Outcome) -> float | None:
+    return None if row.reason or row.judgment is None else row.judgment.value

@@ -1,0 +1,127 @@
+"""The settings of a run, completed and checked before anything is started."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import operator
+import os
+import re
+from urllib.parse import urlsplit
+
+from mtbench_ray.config import RunConfig
+from mtbench_ray.errors import UserError
+
+_WORDS = {
+    "stage": ("all", "answers", "judge"),
+    "parity": ("safe", "fastchat"),
+    "limit_by": ("order", "category"),
+    "mode": ("single", "pairwise-baseline", "pairwise-all"),
+    "model.thinking": ("unset", "on", "off"),
+    "model.split_thinking": ("auto", "always", "never"),
+    "judge.kind": ("openai", "local", "none"),
+    "judge.truncate": ("never", "answer_tail"),
+    "judge.limit_scope": ("run", "cluster"),
+    "judge.token_param": ("max_tokens", "max_completion_tokens"),
+    "judge.schedule": ("auto", "together", "after"),
+    "engine.kind": ("vllm", "openai", "fake"),
+    "engine.limit_scope": ("run", "cluster"),
+    "engine.token_param": ("max_tokens", "max_completion_tokens"),
+    "engine.hot_swap": ("auto", "off", "verify"),
+    "engine.next_weights": ("auto", "device", "host", "files"),
+    "cluster.ray": ("auto", "always"),
+    "report.format": ("table", "json", "markdown"),
+}
+"""Settings that take one of a few words."""
+_SWITCH = {"on": "on", "true": "on", "yes": "on", "off": "off", "false": "off", "no": "off"}
+"""YAML makes a boolean of an unquoted on or off, which comes as ``True`` or ``False``."""
+_LOGIN = re.compile(r"(?:^|//)[^/?#]*@")
+
+
+def settle(config: RunConfig) -> RunConfig:
+    """Fill in automatic values and refuse settings that contradict one another.
+
+    Raises:
+        UserError: With the setting to change.
+    """
+    config = _check_words(config)
+    if config.limit is not None and config.limit < 1:
+        raise UserError(f"limit={config.limit} leaves no question", "write limit=1 or more")
+    if config.sampling.samples < 1 or config.judge.samples < 1:
+        raise UserError("samples must be at least 1", "write sampling.samples=1 judge.samples=1")
+    if config.sampling.max_tokens < 1 or config.judge.max_tokens < 1:
+        raise UserError("max_tokens must be at least 1", "write sampling.max_tokens=1024")
+    if config.report.seed < 0 or config.report.resamples < 0:
+        raise UserError(
+            "report.seed and report.resamples are 0 or more",
+            "write report.seed=0 report.resamples=2000",
+        )
+    if config.mode == "pairwise-baseline" and not config.baseline:
+        raise UserError("mode=pairwise-baseline needs a model to compare with", "baseline=<model>")
+    judge, engine = config.judge, config.engine
+    if judge.kind == "openai" and not judge.model:
+        raise UserError(
+            "no judge was chosen",
+            "write judge=gpt-4o (`list judges` shows the presets), judge=local,"
+            " judge=none for answers only, or judge=openai judge.model=NAME judge.base_url=URL",
+        )
+    if judge.kind == "openai" and judge.base_url is None:
+        # The openai client reads it too; here it gets into the ids and the record.
+        address = os.environ.get("OPENAI_BASE_URL", "").strip() or None
+        judge = dataclasses.replace(judge, base_url=address)
+    if engine.kind == "openai" and not engine.base_url:
+        raise UserError(
+            "engine=openai needs to know its server", "engine.base_url=http://127.0.0.1:8000/v1"
+        )
+    for group, service in (("judge", judge), ("engine", engine)):
+        if service.kind == "openai" and service.base_url is not None:
+            _check_address(f"{group}.base_url", service.base_url)
+    if judge.constrain is None:
+        judge = dataclasses.replace(judge, constrain=judge.demo)
+    return dataclasses.replace(config, judge=judge)
+
+
+def refuse_login(key: str, value: str) -> None:
+    """Refuse an address with a user or password in it: settings are written to files as they are.
+
+    Raises:
+        UserError: It has one; the message does not show it.
+    """
+    if _LOGIN.search(value):
+        raise UserError(
+            f"{key} holds a user or a password, which would be written to the run's files",
+            "take it out of the address; put a key into an environment variable and name that: "
+            f"{key.partition('.')[0]}.api_key_env=NAME",
+        )
+
+
+def _check_words(config: RunConfig) -> RunConfig:
+    for key, allowed in _WORDS.items():
+        value = operator.attrgetter(key)(config)
+        if value is None or value in allowed:
+            continue
+        word = _SWITCH.get(value.lower())
+        if word not in allowed:
+            near = difflib.get_close_matches(value, allowed, n=1, cutoff=0.0)
+            raise UserError(f"{key}={value} is not known", f"did you mean {key}={near[0]}?")
+        group, _, name = key.rpartition(".")
+        changed = dataclasses.replace(getattr(config, group), **{name: word})
+        config = dataclasses.replace(config, **{group: changed})
+    return config
+
+
+def _check_address(key: str, address: str) -> None:
+    """Raises UserError where no service can be at an address."""
+    refuse_login(key, address)
+    try:
+        parts = urlsplit(address)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    # What follows a question mark would stand before /chat/completions; it may be a key.
+    shown = address.partition("?")[0]
+    if not good or shown != address or re.search(r"\s", address):
+        raise UserError(
+            f"{key}={shown} is not the address of a service",
+            f"it is http:// or https://, a host and a path: {key}=http://127.0.0.1:8000/v1",
+        )

@@ -1,0 +1,110 @@
+"""Settings that are completed or refused before a run starts."""
+
+import dataclasses
+
+import pytest
+
+from mtbench_ray.config import EngineConfig, JudgeConfig, ModelConfig, RunConfig
+from mtbench_ray.errors import UserError
+from mtbench_ray.overrides import read
+from mtbench_ray.settle import settle
+
+
+@pytest.fixture(autouse=True)
+def no_address(monkeypatch):
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+
+def config(key="", value=None):
+    """A good run, with one setting changed."""
+    made = RunConfig(ModelConfig("org/m"), JudgeConfig(model="j"), EngineConfig("fake"))
+    if not key:
+        return made
+    group, _, name = key.rpartition(".")
+    changed = dataclasses.replace(getattr(made, group), **{name: value})
+    return dataclasses.replace(made, **{group: changed})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "meant"),
+    [
+        ("model.thinking", "onn", "on"),
+        ("model.split_thinking", "allways", "always"),
+        ("judge.kind", "open_ai", "openai"),
+        ("judge.truncate", "answer", "answer_tail"),
+        ("judge.limit_scope", "clusterr", "cluster"),
+        ("judge.token_param", "max_token", "max_tokens"),
+        ("judge.schedule", "afterwards", "after"),
+        ("engine.kind", "vlm", "vllm"),
+        ("engine.limit_scope", "On", "run"),
+        ("engine.token_param", "completion_tokens", "max_completion_tokens"),
+        ("cluster.ray", "false", "always"),
+        ("report.format", "md", "markdown"),
+    ],
+)
+def test_a_word_that_is_not_known_is_refused_with_the_nearest(key, value, meant):
+    with pytest.raises(UserError, match=f"{key}={value} is not known") as caught:
+        settle(config(key, value))
+    assert f"did you mean {key}={meant}?" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["on", "On", "True", "yes", "off", "OFF", "False", "no", "unset"])
+def test_a_switch_may_come_as_yaml_writes_it(value):
+    meant = {"unset": "unset"}.get(value, "on" if value.lower() in ("on", "true", "yes") else "off")
+    assert settle(config("model.thinking", value)).model.thinking == meant
+
+
+def test_the_address_of_the_environment_is_a_setting(monkeypatch):
+    assert settle(config()).judge.base_url is None
+    monkeypatch.setenv("OPENAI_BASE_URL", " http://one:8000/v1 ")
+    assert settle(config()).judge.base_url == "http://one:8000/v1"
+    typed = settle(config("judge.base_url", "http://two/v1")).judge
+    assert typed.base_url == "http://two/v1"
+    monkeypatch.setenv("OPENAI_BASE_URL", "one:8000")
+    with pytest.raises(UserError, match="not the address"):
+        settle(config())
+    assert settle(config("judge.kind", "local")).judge.base_url is None
+    monkeypatch.setenv("OPENAI_BASE_URL", " ")
+    assert settle(config()).judge.base_url is None
+
+
+def at(group, address):
+    if group == "judge":
+        return config("judge.base_url", address)
+    return dataclasses.replace(config(), engine=EngineConfig(address, kind="openai"))
+
+
+@pytest.mark.parametrize("group", ["judge", "engine"])
+@pytest.mark.parametrize(
+    "address",
+    ["localhost:8000/v1", "http:///v1", "http://[::1/v1", "ftp://host/v1", "host", "http://h:x/v1",
+     "http://a b/v1", "http://host/v1?key=hunter2", "https://"],
+)  # fmt: skip
+def test_what_is_no_address_is_refused(group, address):
+    with pytest.raises(UserError, match=f"{group}.base_url=.*not the address") as caught:
+        settle(at(group, address))
+    assert "http://127.0.0.1:8000/v1" in caught.value.hint
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("group", ["judge", "engine"])
+@pytest.mark.parametrize(
+    "address", ["http://bob:hunter2@host/v1", "https://hunter2@[::1/v1", "bob:hunter2@host"]
+)
+def test_an_address_with_a_password_is_refused_before_it_is_written(group, address):
+    def typed():
+        read([f"{group}.base_url={address}"], {})
+
+    for attempt in (lambda: settle(at(group, address)), typed):
+        with pytest.raises(UserError, match=f"{group}.base_url holds a user") as caught:
+            attempt()
+        assert "hunter2" not in str(caught.value)
+        assert f"{group}.api_key_env=" in caught.value.hint
+
+
+@pytest.mark.parametrize("group", ["judge", "engine"])
+@pytest.mark.parametrize(
+    "address", ["http://host/v1", "HTTPS://host:8000/a/@b/v1/", "http://[::1]:80/v1"]
+)
+def test_an_address_is_taken_as_it_is(group, address):
+    assert getattr(settle(at(group, address)), group).base_url == address
