@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
 import stat
 import time
@@ -261,10 +262,21 @@ def _parse(line: bytes) -> tuple[dict[str, Any] | None, bool]:
     except UnicodeDecodeError:
         text, lossy = line.decode("utf-8", "replace"), True
     try:
-        row = json.loads(text)
+        row = _JSON.decode(text)
     except (ValueError, RecursionError):
         return None, lossy
     return (row if isinstance(row, dict) else None), lossy
+
+
+def _finite(text: str) -> float:
+    """A number; NaN and infinities, which JSON does not know, would spoil every mean."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number")
+    return number
+
+
+_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def _mend_tail(fd: int, path: Path, problem: Callable[[str], None]) -> None:

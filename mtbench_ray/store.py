@@ -15,6 +15,7 @@ import re
 import secrets as random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, BinaryIO
@@ -24,7 +25,7 @@ from mtbench_ray.errors import UserError
 from mtbench_ray.journal import Journal, disk_error, read_line, replacing, warn, well_formed
 from mtbench_ray.lock import WorkspaceLock
 from mtbench_ray.parquet import read_journal, write_table
-from mtbench_ray.redact import redactor
+from mtbench_ray.redact import redact_json, redactor
 from mtbench_ray.runs import (
     RunRecord,
     Timeline,
@@ -150,7 +151,7 @@ class Workspace:
             UserError: The disk refused it.
         """
         line = encode(row)
-        clean = self.scrub(line)
+        clean = redact_json(self.scrub, line)
         if clean != line:
             row = decode(type(row), json.loads(clean))
         self._count(row, self._journal(type(row)).append(clean))
@@ -210,19 +211,20 @@ class Workspace:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise disk_error(path, error) from None
-        return Timeline(path, self.scrub)
+        return Timeline(path, partial(redact_json, self.scrub))
 
     def save_data(self, data: BenchmarkData) -> str:
         """Keep a benchmark snapshot; returns its name, the hash of its text.
 
         A workspace that is open for reading keeps it in memory only (a plan leaves no file).
         """
-        text = self.scrub(json.dumps(asdict(data), ensure_ascii=True, indent=1)) + "\n"
+        text = json.dumps(asdict(data), ensure_ascii=True, indent=1)
+        text = redact_json(self.scrub, text) + "\n"
         name = text_hash(text)
         path = Path("data") / f"{name}.json"
         if self._lock is None:
             self._unsaved[name] = data
-        elif not (self.root / path).exists():
+        elif not _holds(self.root / path, text):
             self.write_text(path, text)
         return name
 
@@ -263,7 +265,8 @@ class Workspace:
         """
         path = self.root / relative
         with replacing(path) as temporary:
-            temporary.write_bytes(well_formed(self.scrub(text)).encode())
+            clean = redact_json(self.scrub, text)
+            temporary.write_bytes(well_formed(clean).encode())
         return path
 
     def write_parquet(self) -> list[Path]:
@@ -378,6 +381,13 @@ class _Judgments(Mapping[str, Judgment]):
 
     def __len__(self) -> int:
         return len(self._rows)
+
+
+def _holds(path: Path, text: str) -> bool:
+    try:
+        return path.read_bytes() == text.encode()
+    except OSError:  # not there; a disk that fails says so when the file is written
+        return False
 
 
 def _good(row: Turn | Judgment | None) -> bool:

@@ -60,6 +60,15 @@ def test_broken_middle_lines_are_named_and_left_out(tmp_path: Path) -> None:
     assert all(problem.startswith(str(path)) for problem in problems)
 
 
+def test_a_row_with_a_number_that_is_none_is_a_broken_line(tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    bad = ["NaN", "Infinity", "-Infinity", "1e999"]
+    path.write_text("".join(f'{{"n": {number}}}\n' for number in [*bad, "1.5e3"]))
+    rows, problems = rows_of(path)
+    assert rows == [{"n": 1500.0}]
+    assert len(problems) == len(bad)
+
+
 def test_bytes_that_are_not_utf8_do_not_stop_the_reader(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     path.write_bytes(b'{"t": "caf\xe9"}\n{"t": "\xed\xa0\xb5"}\n')

@@ -286,6 +286,34 @@ def test_snapshots_come_back_equal_or_not_at_all(tmp_path: Path) -> None:
                 workspace.load_data(bad)
 
 
+@pytest.mark.parametrize("broken", ["{", None])
+def test_a_broken_snapshot_is_written_anew_by_the_next_run(
+    tmp_path: Path, broken: str | None
+) -> None:
+    data = BenchmarkData("mt_bench", (), "fastchat", "{}\n", {})
+    with Workspace.open(tmp_path, write=True) as workspace:
+        path = tmp_path / "data" / f"{workspace.save_data(data)}.json"
+    path.unlink()
+    if broken:
+        path.write_text(broken)
+    with Workspace.open(tmp_path, write=True) as workspace:
+        assert workspace.load_data(workspace.save_data(data)) == data
+        before = path.stat().st_mtime_ns
+        workspace.save_data(data)
+        assert path.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("key", ["judgment_id", "finish_reason_of_j", "12345678"])
+def test_a_key_that_a_row_is_made_of_leaves_the_row(tmp_path: Path, key: str) -> None:
+    row = dataclasses.replace(judgment(text=f"bad {key}"), created=1712345678.5)
+    with Workspace.open(tmp_path, write=True, secrets=[key]) as workspace:
+        workspace.append(row)
+    with Workspace.open(tmp_path, write=False) as workspace:
+        (kept,) = workspace.judgments.values()
+    hidden = key if key == "judgment_id" else "***"
+    assert kept == dataclasses.replace(row, text=f"bad {hidden}")
+
+
 def test_a_plan_writes_no_snapshot(tmp_path: Path) -> None:
     data = BenchmarkData("mt_bench", (), "fastchat", "", {})
     with Workspace.open(tmp_path, write=False) as workspace:
