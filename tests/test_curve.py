@@ -72,6 +72,23 @@ def test_what_the_bars_show(error, half):
     assert point(1, None).bar(error) is None
 
 
+def test_a_score_on_fewer_questions_than_others_of_its_curve_is_hollow():
+    axis = Axis()
+    points = [point(1, 5.0), point(2, 4.0, n_questions=2, planned=4, scored=4), point(3, 6.0)]
+    plots._line(axis, points, set(), 0, 0.0, "none")
+    assert axis.lines[1][0] == [2]
+
+
+def test_names_of_a_legend_fit_and_differ():
+    long = ["a" * 30 + "x" * 60, "b" * 30 + "x" * 60]
+    found = plots._legend_names([*long, "short"])
+    assert len(set(found)) == 3
+    assert max(map(len, found)) <= plots.LONG_NAME + 1
+    alike = ["m" * 40 + middle + "m" * 40 for middle in "ab"]
+    assert plots._legend_names(alike) == alike
+    assert list(short_names([""]).values()) == ["(one run)"]
+
+
 def test_a_score_with_missing_verdicts_is_hollow():
     axis = Axis()
     plots._line(axis, [point(1, 5.0), point(2, 6.0, scored=15)], set(), 0, 0.0, "none")

@@ -16,6 +16,7 @@ from mtbench_ray.config import JudgeConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.fastchat import dedupe, export_fastchat, import_fastchat, imported_outcomes
 from mtbench_ray.fastchat.answers import short_id
+from mtbench_ray.fastchat.counting import concerns
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.modes import get_mode
 from mtbench_ray.judges.pairwise import PairTally, tally
@@ -128,6 +129,16 @@ def test_a_row_that_lies_in_two_files_counts_once(tmp_path: Path) -> None:
         for parity in ("safe", "fastchat"):
             total = scores(workspace, row, parity)["all", ""]
             assert (total.mean, total.scored, total.planned) == (5.5, 2, 2)
+
+
+def test_a_note_is_told_of_its_own_mode(tmp_path: Path) -> None:
+    write(tmp_path / "in" / "model_judgment" / "j_single.jsonl", [rating(81, 1, 8.0)] * 2)
+    write(tmp_path / "in" / "model_judgment" / "j_pair.jsonl", [match(81, "tie", "tie")] * 2)
+    with Workspace.open(tmp_path / "w", write=True) as workspace:
+        single, pair = sorted(import_fastchat(tmp_path / "in", workspace).notes, reverse=True)
+    assert (concerns(single, "single"), concerns(single, "pairwise-all")) == (True, False)
+    assert (concerns(pair, "single"), concerns(pair, "pairwise-all")) == (False, True)
+    assert concerns("j_single.jsonl:3: no JSON, left out", "pairwise-all")
 
 
 def test_a_slash_in_a_judges_name_made_a_folder(tmp_path: Path) -> None:
@@ -696,10 +707,10 @@ def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_no_secret_is_exported(tmp_path: Path) -> None:
-    write(tmp_path / "model_answer" / "m.jsonl", [answer(81, "sk-planted-key")])
+    write(tmp_path / "model_answer" / "m.jsonl", [answer(81, "sk-planted-key-0001")])
     with Workspace.open(tmp_path / "w", write=True) as workspace:
         rows = import_fastchat(tmp_path, workspace).evaluations
-    with Workspace.open(tmp_path / "w", write=False, secrets=["sk-planted-key"]) as workspace:
+    with Workspace.open(tmp_path / "w", write=False, secrets=["sk-planted-key-0001"]) as workspace:
         [path] = export_fastchat(workspace, tmp_path / "out", rows)
     assert read(path)[0]["choices"][0]["turns"] == ["***"]
 

@@ -16,6 +16,7 @@ from mtbench_ray.schema import Evaluation, Judgment, Outcome, Slot
 from mtbench_ray.store import Workspace
 
 _SCALE = (1, 10)
+_MODES = ("single", "pairwise-baseline", "pairwise-all")
 
 
 def imported_outcomes(workspace: Workspace, evaluation: Evaluation, parity: str) -> list[Outcome]:
@@ -86,12 +87,12 @@ def coverage_notes(workspace: Workspace, evaluations: Sequence[Evaluation]) -> l
         if not row.judge:
             continue
         where = f"{row.model}" + (f" against {row.baseline}" if row.baseline else "")
-        where += f", judge {row.judge}, {row.mode}"
+        where += f", judge {row.judge}{_in_mode(row.mode)}"
         found = [read_again(judgment) for judgment in imported_judgments(workspace, row)]
         kept, dropped = dedupe(found)
         if dropped:
             notes.append(
-                f"{where}: {len(dropped)} of {len(found)} judgments repeat a question and turn and "
+                f"{where}{len(dropped)} of {len(found)} judgments repeat a question and turn and "
                 "are not counted, the newest valid one is (parity=fastchat counts all)"
             )
         judged = {(judgment.question_id, judgment.turn) for judgment in kept}
@@ -103,10 +104,19 @@ def coverage_notes(workspace: Workspace, evaluations: Sequence[Evaluation]) -> l
         }
         if answered - judged:
             notes.append(
-                f"{where}: {len(answered - judged)} of {len(answered)} answered turns have no "
+                f"{where}{len(answered - judged)} of {len(answered)} answered turns have no "
                 "judgment in the files"
             )
     return notes
+
+
+def concerns(note: str, mode: str) -> bool:
+    """Whether a note of an import is about a mode, or about no mode in particular."""
+    return _in_mode(mode) in note or not any(_in_mode(other) in note for other in _MODES)
+
+
+def _in_mode(mode: str) -> str:
+    return f", {mode}: "
 
 
 def read_again(row: Judgment) -> Judgment:

@@ -168,7 +168,7 @@ def short_names(lines: Iterable[str]) -> dict[str, str]:
     """Names of curves for a legend: without the folder that they share."""
     lines = list(dict.fromkeys(lines))
     folder = common_folder(lines)
-    return {line: label(line.removeprefix(folder)) for line in lines}
+    return {line: label(line.removeprefix(folder)) or "(one run)" for line in lines}
 
 
 def to_csv(points: Iterable[Point]) -> str:

@@ -23,7 +23,7 @@ DASHES = ("-", "--", ":", "-.")
 LEAST_SPAN = 2.0
 """The score axis never shows less than so many points, so that noise does not look like a trend."""
 LONG_NAME = 48
-"""Characters of a name in the legend; of longer ones the end is shown."""
+"""Characters of a name in the legend; of longer ones both ends are shown."""
 
 _STYLE = {
     "font.size": 10,
@@ -136,10 +136,10 @@ def _fill(
     demo = " (demo judge: not comparable)" if first.demo else ""
     figure.suptitle(f"{what} and training step, judge {first.judge}{demo}", fontsize=11)
     notes = [f"bars: {_BARS[error]}"] if error in _BARS else []
-    if any(0 < point.scored < point.planned for point in shown):
-        notes.append("hollow: some verdicts are missing")
+    if any(_hollow(point, shown) for point in shown):
+        notes.append("hollow: rated on fewer questions, or some verdicts are missing")
     width, height = figure.get_size_inches()
-    texts = [name if len(name) <= LONG_NAME else f"…{name[-LONG_NAME:]}" for name in names.values()]
+    texts = _legend_names(list(names.values()))
     # About 11 characters to an inch, and 7 for the sample of the line.
     legend_columns = max(1, min(len(texts), int(11 * width / (7 + max(map(len, texts))))))
     figure.set_size_inches(width, height + 0.21 * math.ceil(len(texts) / legend_columns))
@@ -153,6 +153,23 @@ def _fill(
         title_fontsize=9,
         frameon=False,
     )
+
+
+def _legend_names(names: Sequence[str]) -> list[str]:
+    """Names that fit a legend and differ where the names do."""
+    half = LONG_NAME // 2
+    cut = [n if len(n) <= LONG_NAME else f"{n[:half]}…{n[-half:]}" for n in names]
+    return list(names) if len(set(cut)) < len(set(names)) else cut
+
+
+def _hollow(point: Point, beside: Sequence[Point]) -> bool:
+    """Whether a point says less than it seems: verdicts are missing, or questions that others of
+    its curve have."""
+    most = max(
+        (p.n_questions for p in beside if (p.line, p.category) == (point.line, point.category)),
+        default=0,
+    )
+    return point.mean is not None and (point.scored < point.planned or point.n_questions < most)
 
 
 def _line(
@@ -178,7 +195,7 @@ def _line(
     means = sorted([*means, *((step, math.nan) for step in missing)])
     steps = [step + shift for step, _ in means]
     (handle,) = axis.plot(steps, [mean for _, mean in means], **style)
-    hollow = [p for p in points if p.mean is not None and p.scored < p.planned]
+    hollow = [p for p in points if _hollow(p, points)]
     axis.plot([p.step + shift for p in hollow], [p.mean for p in hollow],
               **{**style, "linestyle": "none"}, markerfacecolor="white")  # fmt: skip
     bars = [

@@ -9,6 +9,7 @@ from typing import Any
 
 from mtbench_ray.benchmarks.mtbench import CATEGORIES
 from mtbench_ray.fastchat import imported_outcomes
+from mtbench_ray.fastchat.counting import concerns
 from mtbench_ray.judges import pairwise
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.modes import get_mode
@@ -127,6 +128,7 @@ def _notes(records: Sequence[RunRecord], rows: Sequence[Evaluation]) -> list[str
             for record in records
             if any(row in rows for row in record.evaluations if row.source == "import")
             for note in record.notes
+            if not rows or concerns(note, rows[0].mode)
         )
     )
 
