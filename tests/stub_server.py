@@ -7,8 +7,8 @@ In a test::
 
 In its own process: ``python tests/stub_server.py --latency 2 --rpm 600``, then GET /stats.
 
-Faults, by name: any HTTP status, hang drip reset empty cut cut_body garbage no_choices no_message
-error_200 filter 400_filter context quota. A fault may carry headers or a body text, as in
+Faults, by name: any HTTP status, hang drip reset empty cut thought cut_body garbage no_choices
+no_message error_200 filter 400_filter context quota. A fault may carry headers or a body text, as in
 ``429;retry-after=2``, ``429;date=3`` (an HTTP date so many seconds ahead), ``429;body=...``.
 """
 
@@ -265,6 +265,7 @@ class StubServer:
         whole = json.dumps(completion("fine. Rating: [[7]]", "stop", 9, 9))
         odd = {
             "empty": json.dumps(completion("", "stop", 9, 0)),
+            "thought": json.dumps(completion("", "length", 9, 0)),
             "cut": json.dumps(completion("The answer is", "length", 9, 9)),
             "cut_body": whole[:60],
             "garbage": "<html>upstream gone</html>",

@@ -63,6 +63,15 @@ def test_sends_sampling_and_only_what_does_something() -> None:
     assert '"seed"' in first.sampling
 
 
+@pytest.mark.parametrize("settings", [{}, {"extra_body": {"seed": None, "top_p": None}}])
+def test_a_service_that_takes_no_seed_and_no_top_p_answers_all_the_same(settings: Any) -> None:
+    with StubServer(kind="answer", reject=("seed", "top_p")) as stub:
+        rows = rows_of(run_shard(shard_of(stub, [1, 2], **settings)))
+        assert stub.stats()["calls"] <= (4 if settings else 6 + 2)
+    assert {row.status for row in rows.values()} == {"ok"}
+    assert not any('"seed"' in row.sampling or '"top_p"' in row.sampling for row in rows.values())
+
+
 def test_stop_strings_stay_here_where_thinking_may_come() -> None:
     model = ModelConfig(path="m", thinking="on", stop=["lacks"])
     with StubServer(kind="answer") as stub:

@@ -149,7 +149,7 @@ def test_a_bad_reply_is_asked_again_and_all_its_tokens_count(fault):
 
 @pytest.mark.parametrize(
     ("fault", "status", "calls"),
-    [("empty", "empty", 3), ("cut", "truncated", 4), ("filter", "refused", 1),
+    [("empty", "empty", 3), ("cut", "truncated", 3), ("filter", "refused", 1),
      ("context", "context_overflow", 1),
      ("500", "error", 3), ("400", "error", 1)],
 )  # fmt: skip
@@ -173,6 +173,58 @@ def test_a_reply_that_fills_even_the_larger_cap_is_truncated():
         rows, _ = judge_all(stub, [request(1, "word " * 500)], max_tokens=10, max_tokens_retry=20)
         assert [body["max_tokens"] for body in stub.seen.bodies] == [10, 20]
     assert (rows["j1"].status, rows["j1"].finish_reason) == ("truncated", "length")
+
+
+LONG = "word " * 500
+
+
+@pytest.mark.parametrize(
+    ("first", "settings"),
+    [
+        (("400;body=max_tokens is too large: this model supports at most 20.",), {}),
+        ((), {"extra_body": {"max_tokens": 20}}),
+    ],
+)
+def test_a_reply_cut_by_a_cap_that_cannot_grow_is_paid_once(first, settings):
+    with StubServer(kind="echo", first=first) as stub:
+        rows, _ = judge_all(stub, [request(1, LONG)], **settings)
+        assert stub.stats()["good"] == 1
+        assert stub.seen.bodies[-1]["max_tokens"] == 20
+    assert rows["j1"].status == "truncated"
+
+
+def test_a_cap_learned_from_one_reply_holds_for_the_next():
+    refusal = "400;body=max_tokens is too large: this model supports at most 30."
+    with StubServer(kind="echo", first=("ok", refusal)) as stub:
+        requests = [request(1, LONG), request(2, LONG)]
+        judge_all(stub, requests, max_tokens=30, concurrency=1)
+        caps = [body["max_tokens"] for body in stub.seen.bodies]
+    assert caps == [30, 8192, 30, 30]
+
+
+def test_thinking_that_takes_all_tokens_is_asked_again_with_the_larger_cap_only():
+    with StubServer(always="thought") as stub:
+        row = judge_one(stub)
+        assert [body["max_tokens"] for body in stub.seen.bodies] == [100, 8192]
+    assert (row.status, row.error) == ("truncated", "thinking_took_all_tokens")
+
+
+def test_a_larger_cap_leaves_room_for_a_prompt_longer_than_estimated():
+    with StubServer(kind="echo") as stub:
+        judge_all(stub, [request(1, LONG)], context_window=2000, max_tokens=30)
+        caps = [body["max_tokens"] for body in stub.seen.bodies]
+    assert caps[0] == 30
+    assert 30 < caps[1] < 2000 - 1.45 * len(LONG) / 4
+
+
+def test_a_paid_reply_is_kept_where_the_larger_cap_does_not_fit():
+    with StubServer(kind="echo", context=1000) as stub:
+        rows, _ = judge_all(stub, [request(1, LONG)], max_tokens=30, truncate="answer_tail",
+                            shorten=shorten)  # fmt: skip
+        assert stub.stats()["calls"] == 2
+    row = rows["j1"]
+    assert (row.status, row.attempts, row.output_tokens) == ("truncated", 2, 30)
+    assert row.text.split()[-1] == "word"
 
 
 def test_a_thinking_judge_is_read_outside_its_thinking():
@@ -295,6 +347,31 @@ def test_a_budget_ends_the_stage_before_it_is_exceeded():
     assert 0.01 - 2 * 40 * 30e-6 < spent <= 0.01
     assert judge.pending == 160 - len(rows) > 0
     assert not judge.busy
+
+
+PRICES = {"price_prompt": 10.0, "price_completion": 30.0, "max_retries": 2, "timeout_s": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("fault", "billed"), [("hang", 3), ("garbage", 3), ("reset", 3), ("503", 0), ("error_200", 0)]
+)
+def test_calls_that_may_be_billed_without_a_reply_count_in_the_budget(fault, billed):
+    budget = Budget(1.0)
+    with StubServer(always=fault) as stub:
+        rows, _ = judge_all(stub, [request(1)], budget, **PRICES)
+    assert (rows["j1"].status, rows["j1"].attempts) == ("error", 3)
+    worst = 100 * 30e-6  # and a little for the prompt
+    assert billed * worst <= budget.spent_usd <= billed * worst * 1.2
+
+
+def test_lost_calls_do_not_exceed_the_budget():
+    budget = Budget(0.0145)  # four calls at their worst
+    with StubServer(always="hang") as stub:
+        rows, judge = judge_all(stub, [request(n) for n in range(9)], budget, **PRICES)
+        assert stub.stats()["calls"] == 4
+    assert budget.spent_usd <= 0.0145
+    assert budget.exhausted
+    assert judge.pending == 9 - len(rows) > 0
 
 
 def test_stopping_lets_calls_in_flight_end_and_starts_no_other():

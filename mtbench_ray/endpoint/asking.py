@@ -31,10 +31,13 @@ _SURELY = 0.75
 """An estimated count may be a third too high; only what surely cannot fit is not even sent, since
 a service that refuses an overlong prompt does so for nothing."""
 _RESERVE = 1.5
-"""An estimated count may be a third too low; what a call may cost is reserved with this factor."""
+"""An estimated count may be a third too low; what a call may cost or take of the judge's window is
+reserved with this factor."""
 
 _FULL = 0.9
 """A reply shorter than this share of its cap was not cut off by the cap."""
+_SAME_LENGTH = 3
+"""So many replies cut at the same length were cut by a cap that the service does not tell."""
 _LONGEST_BACKOFF_S = 60.0
 _CUTS = 2
 _CUT_TO = 0.75
@@ -107,6 +110,7 @@ class Asker:
         flakes = retries = cuts = 0
         if "structured_outputs" in extra:
             cap = max(cap, _EXPLANATION_CHARS + _LONGEST_VERDICT)  # a token is a letter at least
+        lengths: list[int] = []
         last: Judgment | None = None
         while True:
             try:
@@ -116,6 +120,9 @@ class Asker:
                     raise
                 return last  # a paid reply, even an unreadable one, is on record
             total.add(done)
+            if done.status == "context_overflow" and last and last.status != done.status:
+                # The larger cap did not fit: the reply that was paid for is kept.
+                return dataclasses.replace(last, attempts=total.attempts)
             last = self._judgment(shown, done, total, cut=shown is not request)
             if done.status == "context_overflow" and cuts < _CUTS and self._may_cut:
                 # The service counts more tokens than we did, or its window was not known.
@@ -124,12 +131,15 @@ class Asker:
                 continue
             if self.enough(last) or done.status in ("error", "refused", "context_overflow"):
                 return last
-            larger = self._larger_cap(shown)
-            if done.status == "truncated" and larger > cap:
-                cap = larger
-            elif done.status == "truncated" and done.output_tokens >= cap * _FULL:
-                return last  # the same again would end at the same place
-            elif _is_broken(done) and flakes < self.judge.max_retries:
+            if done.status == "truncated":
+                lengths.append(done.output_tokens)
+                sent, larger = self.client.cap(cap), self.client.cap(self._larger_cap(shown))
+                if larger > sent:
+                    cap = larger
+                    continue
+                if _is_cut_by_cap(done, sent, lengths):
+                    return last  # the same again would end at the same place
+            if _is_broken(done) and flakes < self.judge.max_retries:
                 await asyncio.sleep(min(self.backoff_s * 2**flakes, _LONGEST_BACKOFF_S))
                 flakes += 1
             elif not _is_broken(done) and retries < self.judge.parse_retries:
@@ -165,10 +175,13 @@ class Asker:
     def _tokens(self, request: Request) -> int:
         return prompt_tokens(request.messages, self.count or estimate_tokens)
 
+    def _tokens_at_most(self, request: Request) -> int:
+        return round(self._tokens(request) * (1.0 if self.count else _RESERVE))
+
     def _larger_cap(self, request: Request) -> int:
         if self.judge.context_window is None:
             return self.judge.max_tokens_retry
-        room = self.judge.context_window - self._tokens(request)
+        room = self.judge.context_window - self._tokens_at_most(request)
         return min(self.judge.max_tokens_retry, room)
 
     def _extra(self) -> dict[str, Any]:
@@ -180,7 +193,7 @@ class Asker:
         return extra
 
     async def _call(self, request: Request, cap: int, extra: Mapping[str, Any]) -> Completion:
-        reserved = await self._reserve(self._tokens(request), cap)
+        reserved = await self._reserve(self._tokens_at_most(request), self.client.cap(cap))
         paid = reserved
         try:
             done = await self.client.complete(
@@ -188,13 +201,15 @@ class Asker:
                 max_tokens=cap,
                 temperature=self.judge.temperature,
                 extra=extra,
+                again=lambda: self.budget is None or self.budget.again(reserved),
             )
-            paid = cost(self.judge, done.prompt_tokens, done.output_tokens) or 0.0
+            if not done.billed:
+                paid = cost(self.judge, done.prompt_tokens, done.output_tokens) or 0.0
         except (EndpointStopped, Closing):
             paid = 0.0
             raise
         finally:
-            # A call that was cancelled in flight may have been billed in full.
+            # A call that was cancelled in flight, or got no reply, may have been billed in full.
             if self.budget is not None:
                 self.budget.settle(reserved, paid)
         return done
@@ -202,8 +217,7 @@ class Asker:
     async def _reserve(self, tokens: int, cap: int) -> float:
         if self.budget is None:
             return 0.0
-        factor = 1.0 if self.count else _RESERVE
-        amount = cost(self.judge, round(tokens * factor), cap) or 0.0
+        amount = cost(self.judge, tokens, cap) or 0.0
         while (fits := self.budget.reserve(amount)) is None:
             await asyncio.sleep(0.05)
         if not fits:
@@ -251,6 +265,18 @@ class Asker:
             created=time.time(),
             run_id=self.run_id,
         )
+
+
+def _is_cut_by_cap(done: Completion, cap: int, lengths: list[int]) -> bool:
+    """Whether a reply was cut off by a cap, ours or one that the service keeps to itself.
+
+    Args:
+        cap: The one that was sent.
+        lengths: Tokens of all cut replies to this request, the last one included.
+    """
+    thought_only = not done.text.strip()  # its tokens may be counted or not
+    full = done.output_tokens >= cap * _FULL
+    return thought_only or full or lengths.count(done.output_tokens) >= _SAME_LENGTH
 
 
 def _is_broken(done: Completion) -> bool:

@@ -13,7 +13,7 @@ class Budget:
 
     Attributes:
         limit_usd: Never exceeded by what the services count; None is no limit.
-        spent_usd: Settled so far.
+        spent_usd: Settled so far; calls that may be billed without a reply at their worst case.
         exhausted: A call did not fit any more: start no others.
     """
 
@@ -42,6 +42,18 @@ class Budget:
                 return None
             self.exhausted = True
             return False
+
+    def again(self, amount: float) -> bool:
+        """Reserve another try of a call whose last one brought no reply and may be billed.
+
+        Where it fits, the last one counts as spent, and its reservation is that of the next.
+        """
+        with self._lock:
+            bound = self.spent_usd + sum(self._reserved) + amount
+            fits = self.limit_usd is None or bound <= self.limit_usd
+            if fits:
+                self.spent_usd += amount
+            return fits
 
     def settle(self, reserved: float, actual: float) -> None:
         """Replace a reservation by what the call really cost."""
