@@ -315,8 +315,7 @@ class Score:
     """One aggregate with its coverage.
 
     Attributes:
-        metric: ``rating`` or, in pairwise modes, ``win_rate``, ``loss_rate``,
-            ``win_rate_adjusted``.
+        metric: ``rating`` or, in pairwise modes, ``win_rate_adjusted``.
         dimension: ``all``, ``turn`` or ``category``.
         name: The turn or the category; empty for ``all``.
         planned: Wanted verdicts.

@@ -74,6 +74,10 @@ def settle(config: RunConfig) -> RunConfig:
             "engine=openai needs to know its server", "engine.base_url=http://127.0.0.1:8000/v1"
         )
     for group, service in (("judge", judge), ("engine", engine)):
+        if service.concurrency < 1:
+            raise UserError(
+                f"{group}.concurrency={service.concurrency} permits no call", "write 1 or more"
+            )
         if service.kind == "openai" and service.base_url is not None:
             _check_address(f"{group}.base_url", service.base_url)
     if judge.constrain is None:
@@ -102,8 +106,9 @@ def _check_words(config: RunConfig) -> RunConfig:
             continue
         word = _SWITCH.get(value.lower())
         if word not in allowed:
-            near = difflib.get_close_matches(value, allowed, n=1, cutoff=0.0)
-            raise UserError(f"{key}={value} is not known", f"did you mean {key}={near[0]}?")
+            near = difflib.get_close_matches(value, allowed, n=1, cutoff=0.5)
+            meant = f"did you mean {key}={near[0]}?" if near else f"it is {' or '.join(allowed)}"
+            raise UserError(f"{key}={value} is not known", meant)
         group, _, name = key.rpartition(".")
         changed = dataclasses.replace(getattr(config, group), **{name: word})
         config = dataclasses.replace(config, **{group: changed})

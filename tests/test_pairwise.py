@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from verdicts import answered, by_part, evaluation, games, judged, question, slot
+from verdicts import answered, evaluation, games, judged, question, slot
 
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.errors import UserError
@@ -197,15 +197,12 @@ def test_ties_count_half():  # F18
 
 
 def test_scores_of_a_baseline_mode():
-    scores = BASELINE.reduce(f18_rows(), OPTIONS)
-    assert {s.model for s in scores} == {"a"}
-    expected = {"win_rate": 0.2, "loss_rate": 0.0, "win_rate_adjusted": 0.6}
-    for metric, mean in expected.items():
-        score = by_part(scores, metric)["a", "all", ""]
-        assert score.mean == pytest.approx(mean)
-        assert score.ci_low <= score.mean <= score.ci_high
-        assert (score.planned, score.scored, json.loads(score.failed)) == (6, 5, {"no_winner": 1})
-        assert (score.mode, score.judge) == ("pairwise-baseline", "j")
+    (score,) = BASELINE.reduce(f18_rows(), OPTIONS)
+    assert (score.model, score.metric, score.dimension) == ("a", "win_rate_adjusted", "all")
+    assert score.mean == pytest.approx(0.6)
+    assert score.ci_low <= score.mean <= score.ci_high
+    assert (score.planned, score.scored, json.loads(score.failed)) == (6, 5, {"no_winner": 1})
+    assert (score.mode, score.judge) == ("pairwise-baseline", "j")
 
 
 def test_scores_of_all_against_all_count_for_both_sides():
@@ -215,15 +212,12 @@ def test_scores_of_all_against_all_count_for_both_sides():
         *games("b", "c", 82, 2, "model_2", "model_2"),
         *games("a", "b", 82, 2, "error", "error"),
     ]
-    wins = by_part(ALL.reduce(rows, OPTIONS), "win_rate")
-    assert {key[0]: s.mean for key, s in wins.items() if key[1] == "all"} == {
-        "a": 1.0,
-        "b": 0.0,
-        "c": 0.5,
+    scores = ALL.reduce(rows, OPTIONS)
+    assert {s.model: (s.mean, s.planned, s.scored) for s in scores} == {
+        "a": (1.0, 3, 2),
+        "b": (0.0, 3, 2),
+        "c": (0.5, 2, 2),
     }
-    assert wins["a", "turn", "2"].mean is None
-    assert wins["a", "turn", "2"].planned == 1
-    assert wins["b", "category", "math"].mean == 0.0
     assert [t.model for t in tally(rows, "pairwise-all")] == ["a", "b", "c"]
 
 

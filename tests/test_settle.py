@@ -28,24 +28,30 @@ def config(key="", value=None):
 @pytest.mark.parametrize(
     ("key", "value", "meant"),
     [
-        ("model.thinking", "onn", "on"),
+        ("model.thinking", "onn", "did you mean model.thinking=on?"),
         ("model.split_thinking", "allways", "always"),
         ("judge.kind", "open_ai", "openai"),
-        ("judge.truncate", "answer", "answer_tail"),
+        ("judge.truncate", "answer", "did you mean judge.truncate=answer_tail?"),
         ("judge.limit_scope", "clusterr", "cluster"),
         ("judge.token_param", "max_token", "max_tokens"),
         ("judge.schedule", "afterwards", "after"),
         ("engine.kind", "vlm", "vllm"),
-        ("engine.limit_scope", "On", "run"),
+        ("engine.limit_scope", "On", "it is run or cluster"),
         ("engine.token_param", "completion_tokens", "max_completion_tokens"),
-        ("cluster.ray", "false", "always"),
-        ("report.format", "md", "markdown"),
+        ("cluster.ray", "off", "it is auto or always"),
+        ("report.format", "md", "it is table or json or markdown"),
     ],
 )
 def test_a_word_that_is_not_known_is_refused_with_the_nearest(key, value, meant):
     with pytest.raises(UserError, match=f"{key}={value} is not known") as caught:
         settle(config(key, value))
-    assert f"did you mean {key}={meant}?" in str(caught.value)
+    assert meant in caught.value.hint
+
+
+@pytest.mark.parametrize("key", ["judge.concurrency", "engine.concurrency"])
+def test_no_call_at_a_time_is_refused(key):
+    with pytest.raises(UserError, match=f"{key}=0 permits no call"):
+        settle(config(key, 0))
 
 
 @pytest.mark.parametrize("value", ["on", "On", "True", "yes", "off", "OFF", "False", "no", "unset"])

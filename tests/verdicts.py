@@ -133,6 +133,6 @@ def games(model_1, model_2, q, number, g1, g2, category="writing"):
     return outcomes
 
 
-def by_part(scores, metric="rating"):
-    """Scores of one metric by (model, dimension, name)."""
-    return {(s.model, s.dimension, s.name): s for s in scores if s.metric == metric}
+def by_part(scores):
+    """Scores by (model, dimension, name)."""
+    return {(s.model, s.dimension, s.name): s for s in scores}

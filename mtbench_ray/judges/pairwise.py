@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mtbench_ray.config import JudgeConfig
@@ -181,47 +181,38 @@ class Pairwise:
         return reading(verdict, None if label is None else FOR_MODEL[order][label])
 
     def reduce(self, outcomes: Sequence[Outcome], options: ScoreOptions) -> list[Score]:
-        """Win rate, loss rate and adjusted win rate: over all, by turn and by category."""
+        """Adjusted win rate of each model over all its matches; :func:`tally` has the counts."""
         judge = options.judge or next((o.judgment.judge for o in outcomes if o.judgment), "")
         played = matches(outcomes, options.parity)
         scores = []
         for model in _models(played, self.name):
             mine = [match for match in played if model in (match.model, match.opponent)]
-            for dimension, name, part in _parts(mine):
-                values = [(match.seen_by(model), match) for match in part]
-                failed = Counter(match.reason for value, match in values if value is None)
-                for metric, of in _METRICS.items():
-                    interval = clustered_mean(
-                        [of(value) for value, _ in values if value is not None],
-                        [match.group for value, match in values if value is not None],
-                        resamples=options.resamples,
-                        seed=options.seed,
-                    )
-                    scores.append(
-                        Score(
-                            model=model,
-                            judge=judge,
-                            mode=self.name,
-                            metric=metric,
-                            dimension=dimension,
-                            name=name,
-                            planned=len(part),
-                            scored=len(part) - failed.total(),
-                            failed=json.dumps(dict(sorted(failed.items()))),
-                            mean=interval.mean,
-                            ci_low=interval.low,
-                            ci_high=interval.high,
-                            method=interval.method,
-                        )
-                    )
+            values = [(match.seen_by(model), match) for match in mine]
+            failed = Counter(match.reason for value, match in values if value is None)
+            interval = clustered_mean(
+                [value for value, _ in values if value is not None],
+                [match.group for value, match in values if value is not None],
+                resamples=options.resamples,
+                seed=options.seed,
+            )
+            scores.append(
+                Score(
+                    model=model,
+                    judge=judge,
+                    mode=self.name,
+                    metric="win_rate_adjusted",
+                    dimension="all",
+                    name="",
+                    planned=len(mine),
+                    scored=len(mine) - failed.total(),
+                    failed=json.dumps(dict(sorted(failed.items()))),
+                    mean=interval.mean,
+                    ci_low=interval.low,
+                    ci_high=interval.high,
+                    method=interval.method,
+                )
+            )
         return scores
-
-
-_METRICS: dict[str, Callable[[float], float]] = {
-    "win_rate": lambda value: float(value == 1.0),
-    "loss_rate": lambda value: float(value == 0.0),
-    "win_rate_adjusted": lambda value: value,
-}
 
 
 def tally(outcomes: Iterable[Outcome], mode: str, parity: str = "safe") -> list[PairTally]:
@@ -264,11 +255,3 @@ def _models(played: Sequence[Match], mode: str) -> list[str]:
             for model in ((match.model, match.opponent) if both else (match.model,))
         )
     )
-
-
-def _parts(played: Sequence[Match]) -> Iterable[tuple[str, str, list[Match]]]:
-    yield "all", "", list(played)
-    for turn in sorted({match.turn for match in played}):
-        yield "turn", str(turn), [match for match in played if match.turn == turn]
-    for category in dict.fromkeys(match.category for match in played):
-        yield "category", category, [match for match in played if match.category == category]
