@@ -8,8 +8,8 @@ In a test::
 In its own process: ``python tests/stub_server.py --latency 2 --rpm 600``, then GET /stats.
 
 Faults, by name: any HTTP status, hang drip reset empty cut thought cut_body garbage no_choices
-no_message error_200 filter 400_filter context quota. A fault may carry headers or a body text, as in
-``429;retry-after=2``, ``429;date=3`` (an HTTP date so many seconds ahead), ``429;body=...``.
+no_message error_200 filter 400_filter context quota. A fault may carry headers or a body text, as
+in ``429;retry-after=2``, ``429;date=3`` (an HTTP date so many seconds ahead), ``429;body=...``.
 """
 
 from __future__ import annotations

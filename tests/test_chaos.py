@@ -69,9 +69,13 @@ def test_every_fatal_kind_stops_within_seconds_and_keeps_what_is_done(fault, wor
         begin = time.monotonic()
         rows, judge = judge_all(stub, [request(n) for n in range(160)], concurrency=8)
         assert time.monotonic() - begin < 5.0
-        assert stub.stats()["calls"] <= after + 8
+        # A 403 while replies come may be about one prompt: it takes some more to be sure.
+        doubts = 2 * 8 if fault == "403" and after else 0
+        assert stub.stats()["calls"] <= after + 8 + doubts
     assert words in judge.fatal
     assert KEY not in judge.fatal
-    assert [row.status for row in rows.values()] == ["ok"] * after
-    assert judge.pending == 160 - after
+    statuses = [row.status for row in rows.values()]
+    assert statuses.count("ok") == after
+    assert len(statuses) - after == statuses.count("error") <= doubts
+    assert judge.pending == 160 - len(rows)
     assert not judge.busy

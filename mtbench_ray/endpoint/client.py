@@ -131,6 +131,7 @@ class EndpointClient:
         self._hide = redactor([key or ""])
         self._typical_output: float | None = None
         self._replied_at: float | None = None
+        self._forbidden = 0  # in a row
 
     @property
     def learned(self) -> dict[str, str]:
@@ -219,9 +220,7 @@ class EndpointClient:
             try:
                 return await self._send(call)
             except Fault as fault:
-                # A service that has answered with this key refuses this one prompt.
-                of_prompt = fault.reason == "forbidden" and self._replied_at is not None
-                if fault.stop and not of_prompt:
+                if fault.stop and not self._is_of_prompt(fault):
                     self._stop(fault)
                 if self._dialect.learn(fault, call.fields):
                     continue
@@ -229,6 +228,16 @@ class EndpointClient:
                 stale = fault.code in (400, 422) and self._dialect.version != call.version
                 if not stale or fault.status != "error":
                     raise
+
+    def _is_of_prompt(self, fault: Fault) -> bool:
+        """Whether a 403 may be about one prompt (a firewall's), not about the key.
+
+        So it is where the key got replies before, and not only 403s since for all calls in flight.
+        """
+        if fault.reason != "forbidden" or self._replied_at is None:
+            return False
+        self._forbidden += 1
+        return self._forbidden <= self.config.concurrency
 
     async def _send(self, call: _Call) -> Reply:
         async with self._limiter.slot():
@@ -249,7 +258,7 @@ class EndpointClient:
                 reply = await self._transport.send(call.fields)
             finally:
                 call.latency_s = time.perf_counter() - begin
-        self._replied_at = time.monotonic()
+        self._replied_at, self._forbidden = time.monotonic(), 0
         if reply.prompt_tokens is not None and reply.output_tokens is not None:
             self._limiter.correct(estimate, reply.prompt_tokens + reply.output_tokens)
             before = self._typical_output
