@@ -11,6 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 
 from rich.console import Console
@@ -27,8 +28,19 @@ PLAIN_EVERY_S = 15.0
 """Seconds between plain lines."""
 RATE_OVER_S = 180.0
 """Rates and the time left are taken from so many last seconds: rows come in bursts."""
+SILENT_S = 15.0
+"""So long without a row, and nothing is said of the time left."""
 _FEW = 5
 """Fewer rows than this say nothing about the time left."""
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """How far a run was at a moment; ``verdicts`` by judge."""
+
+    at: float
+    turns: int
+    verdicts: dict[str, int]
 
 
 class Progress:
@@ -55,7 +67,8 @@ class Progress:
         # What stderr is decides, not the environment: FORCE_COLOR must not animate a log.
         self._console = Console(stderr=True, soft_wrap=True, force_terminal=sys.stderr.isatty())
         self._live: Live | None = None
-        self._folder = common_folder({row.model for row in evaluations})
+        models = {row.model for row in evaluations}
+        self._folder = common_folder(models)
         self._judges = len({row.judge for row in evaluations if row.judge})
         self._began = time.monotonic()
         self._shown = self._began
@@ -63,13 +76,16 @@ class Progress:
         self._routine = float("-inf")
         self._up = False
         self._failed = 0
-        self._sum = 0.0
-        self._scored = 0
         self._tokens = 0
         self._cost = 0.0
-        self._models = len(evaluations)
+        self._rows = len(evaluations)
+        self._what = (
+            "models" if len({row.model for row in evaluations}) == self._rows else "results"
+        )
+        self._rated = self._rows == 1 and evaluations[0].mode == "single"
         self._standings = Standings(evaluations, settings, workspace, parity)
-        self._past: deque[tuple[float, int, int]] = deque([self._mark()])
+        self._past: deque[_Mark] = deque([self._mark()])
+        self._moved = self._began
 
     def __enter__(self) -> Progress:
         if sys.stderr.isatty() and not self._console.is_dumb_terminal and not self._quiet:
@@ -93,7 +109,7 @@ class Progress:
             self._live.stop()
             self._live = None
         if self._counts() != self._last:
-            self._say()
+            self._say(end=True)
 
     def turn(self, row: Turn) -> None:
         """Count a turn."""
@@ -108,11 +124,7 @@ class Progress:
     def judgment(self, row: Judgment) -> None:
         """Count a judgment."""
         self._cost += row.cost_usd or 0.0
-        if row.value is not None:
-            self._scored += 1
-            self._sum += row.value
-        else:
-            self._failed += 1
+        self._failed += row.value is None
         self._done(self._standings.judgment(row))
         self.tick()
 
@@ -135,9 +147,12 @@ class Progress:
     def tick(self) -> None:
         """A plain line where the last one is old; the line on a terminal renews itself."""
         now = time.monotonic()
-        if now - self._past[-1][0] >= 1.0:
-            self._past.append(self._mark())
-            while now - self._past[0][0] > RATE_OVER_S:
+        if now - self._past[-1].at >= 1.0:
+            before, mark = self._past[-1], self._mark()
+            if (mark.turns, mark.verdicts) != (before.turns, before.verdicts):
+                self._moved = now
+            self._past.append(mark)
+            while now - self._past[0].at > RATE_OVER_S:
                 self._past.popleft()
         if self._live is None and now - self._shown >= PLAIN_EVERY_S:
             self._say()
@@ -146,27 +161,28 @@ class Progress:
         """The lines of models that are done."""
         if self._quiet or not finished:
             return
-        width = len(str(self._models))
+        width = len(str(self._rows))
         first = self._standings.finished - len(finished) + 1
         for number, (row, result) in enumerate(finished, start=first):
             name = short(row.model, self._folder)
             name += f" against {short(row.baseline, self._folder)}" if row.baseline else ""
             name += f" by {row.judge}" if self._judges > 1 else ""
-            self.message(f"done {number:{width}}/{self._models}  {result}  {name}")
+            self.message(f"done {number:{width}}/{self._rows}  {result}  {name}")
 
-    def _mark(self) -> tuple[float, int, int]:
-        return time.monotonic(), self._standings.turns_done, self._standings.verdicts_done
+    def _mark(self) -> _Mark:
+        done = {judge: count.done for judge, count in self._standings.verdicts.items()}
+        return _Mark(time.monotonic(), self._standings.turns_done, done)
 
-    def _say(self) -> None:
+    def _say(self, *, end: bool = False) -> None:
         """A plain line."""
         self._shown = time.monotonic()
         self._last = self._counts()
         if not self._quiet:
-            self._console.print(Text(self._line()))
+            self._console.print(Text(self._line(end=end)))
 
-    def _line(self) -> str:
+    def _line(self, *, end: bool = False) -> str:
         passed = time.monotonic() - self._began
-        left = self._left()
+        left = None if end else self._left()
         words = [f"{passed:5.0f} s", self._counts(), *self._rates()]
         if not self._up and self._standings.turns_done < self._standings.turns_wanted:
             words.append("engines are starting")
@@ -177,53 +193,45 @@ class Progress:
     def _counts(self) -> str:
         """How far the run is."""
         words = [f"turns {self._standings.turns_done}/{self._standings.turns_wanted}"]
-        if self._models > 1:
-            words.insert(0, f"models {self._standings.finished}/{self._models}")
-        if self._standings.verdicts_wanted:
-            words.append(
-                f"judged {self._standings.verdicts_done}/{self._standings.verdicts_wanted}"
-            )
+        if self._rows > 1:
+            words.insert(0, f"{self._what} {self._standings.finished}/{self._rows}")
+        judges = self._standings.verdicts.values()
+        if judges:
+            done, wanted = (sum(getattr(c, name) for c in judges) for name in ("done", "wanted"))
+            words.append(f"judged {done}/{wanted}")
         if self._failed:
             words.append(f"failed {self._failed}")
-        if self._scored and self._models == 1:
-            words.append(f"mean so far {self._sum / self._scored:.2f}")
+        if self._rated and (scored := sum(count.scored for count in judges)):
+            words.append(f"mean so far {sum(count.total for count in judges) / scored:.2f}")
         if self._cost:
             words.append(f"${self._cost:.2f}")
         return "  ".join(words)
 
-    def _recent(self) -> tuple[float, int, int]:
-        """Seconds looked at, and turns and verdicts in them."""
-        then, turns, verdicts = self._past[0]
-        return (
-            max(time.monotonic() - then, 1e-9),
-            self._standings.turns_done - turns,
-            self._standings.verdicts_done - verdicts,
-        )
-
     def _rates(self) -> list[str]:
-        seconds, _, verdicts = self._recent()
+        now, then = self._mark(), self._past[0]
+        verdicts = sum(now.verdicts.values()) - sum(then.verdicts.values())
         words = []
         if self._tokens:
             passed = time.monotonic() - self._began
             words.append(f"{self._tokens / max(passed, 1e-9):.0f} tok/s")
-        if verdicts and seconds >= 1.0:
-            words.append(f"{verdicts / seconds:.1f} judged/s")
+        if verdicts and now.at - then.at >= 1.0:
+            words.append(f"{verdicts / (now.at - then.at):.1f} judged/s")
         return words
 
     def _left(self) -> float | None:
-        """Seconds to go if both streams go on as they did of late; None where that is unknown."""
-        seconds, turns, verdicts = self._recent()
-        if seconds < 5.0:
+        """Seconds to go if all streams go on as they did of late; None where that is unknown."""
+        now, then = self._mark(), self._past[0]
+        if now.at - then.at < 5.0 or now.at - self._moved > SILENT_S:
             return None
+        streams = [(self._standings.turns_wanted - now.turns, now.turns - then.turns)]
+        for judge, count in self._standings.verdicts.items():
+            streams.append((count.wanted - count.done, count.done - then.verdicts.get(judge, 0)))
         times = []
-        for left, done in (
-            (self._standings.turns_wanted - self._standings.turns_done, turns),
-            (self._standings.verdicts_wanted - self._standings.verdicts_done, verdicts),
-        ):
+        for left, done in streams:
             if left > 0 and done < min(_FEW, left):
                 return None
             if left > 0:
-                times.append(left / done * seconds)
+                times.append(left / done * (now.at - then.at))
         return max(times, default=None)
 
 

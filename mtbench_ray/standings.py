@@ -32,6 +32,7 @@ class _Model:
     Attributes:
         keys: All turns that it is made of; its baseline's too.
         turns: Those that it still waits for; other evaluations may wait for the same.
+        named: Which of its verdicts could be named from the start.
         wanted: All its verdicts, once its turns are there.
         verdicts: Ids of the verdicts that it then still waits for.
     """
@@ -40,8 +41,40 @@ class _Model:
     what: Setting | None
     keys: tuple[TurnKey, ...] = ()
     turns: set[TurnKey] = field(default_factory=set)
+    named: tuple[bool, ...] = ()
     wanted: list[_Wanted] | None = None
     verdicts: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Count:
+    """Verdicts of one judge.
+
+    Attributes:
+        done: Good ones, and those that were tried in this run; of ``wanted``.
+        scored: So many of them have a value.
+        total: Sum of these values.
+    """
+
+    wanted: int = 0
+    done: int = 0
+    scored: int = 0
+    total: float = 0.0
+
+
+@dataclass
+class _Verdict:
+    """A verdict by its id: equal texts, of whatever models, share one.
+
+    Attributes:
+        named: So many wanted verdicts are known to be this one.
+        counted: So many of them are in the judge's count as done.
+    """
+
+    named: int = 0
+    counted: int = 0
+    there: bool = False
+    value: float | None = None
 
 
 class Standings:
@@ -56,8 +89,7 @@ class Standings:
     Attributes:
         turns_wanted: Turns of the run's models and their baselines, done or not.
         turns_done: So many of them are answered.
-        verdicts_wanted: Verdicts that the run wants.
-        verdicts_done: So many are good, or were tried in this run.
+        verdicts: By judge.
         finished: Models whose last verdict is there.
     """
 
@@ -70,13 +102,13 @@ class Standings:
     ) -> None:
         self._workspace = workspace
         self._parity = parity
-        self._received: set[str] = set()
-        self._named: set[str] = set()
+        self._verdicts: dict[str, _Verdict] = {}
         self._by_turn: dict[TurnKey, list[_Model]] = {}
         self._by_verdict: dict[str, list[_Model]] = {}
         bound = {id(what.evaluation): what for what in settings}
         self._models = [_Model(row, bound.get(id(row))) for row in evaluations]
-        self.finished = self.verdicts_wanted = self.verdicts_done = 0
+        self.finished = 0
+        self.verdicts: dict[str, Count] = {}
         turns: dict[TurnKey, bool] = {}
         for model in self._models:
             turns |= self._expect(model)
@@ -98,8 +130,10 @@ class Standings:
 
     def judgment(self, row: Judgment) -> list[tuple[Evaluation, str]]:
         """Count a verdict; returns as :meth:`turn` does."""
-        self.verdicts_done += row.judgment_id not in self._received
-        self._received.add(row.judgment_id)
+        verdict = self._verdicts.setdefault(row.judgment_id, _Verdict())
+        verdict.there, verdict.value = True, row.value
+        # Its model may still wait for other turns, and has not named it yet.
+        self._count(row.judge, verdict, least=1)
         waiting = self._by_verdict.pop(row.judgment_id, [])
         for model in waiting:
             model.verdicts.discard(row.judgment_id)
@@ -128,9 +162,32 @@ class Standings:
             self._by_turn.setdefault(key, []).append(model)
         if model.what is not None:
             verdicts = self._wanted(model.what)
-            self.verdicts_wanted += len(verdicts)
-            self.verdicts_done += sum(self._judged(model.what, item) for item in verdicts)
+            self.verdicts.setdefault(row.judge, Count()).wanted += len(verdicts)
+            model.named = tuple(bool(item.judgment_id) for item in verdicts)
+            for item in verdicts:
+                if item.judgment_id:
+                    self._name(model.what, item.judgment_id)
         return wanted
+
+    def _name(self, what: Setting, judgment_id: str) -> None:
+        """One more wanted verdict is known to be this one."""
+        verdict = self._verdicts.setdefault(judgment_id, _Verdict())
+        verdict.named += 1
+        found = self._workspace.verdicts.get(judgment_id)
+        if not verdict.there and counts(what, found, self._parity):
+            verdict.there, verdict.value = True, found.value if found else None
+        self._count(what.evaluation.judge, verdict)
+
+    def _count(self, judge: str, verdict: _Verdict, least: int = 0) -> None:
+        """Bring the judge's count up to what is known of a verdict."""
+        if verdict.there:
+            more = max(verdict.named, least) - verdict.counted
+            count = self.verdicts.setdefault(judge, Count())
+            count.done += more
+            verdict.counted += more
+            if verdict.value is not None:
+                count.scored += more
+                count.total += more * verdict.value
 
     def _wanted(self, what: Setting) -> list[_Wanted]:
         """All verdicts of an evaluation as far as they can be named now."""
@@ -140,11 +197,6 @@ class Standings:
             name = "" if reason else render(what, slot, turns).judgment_id
             wanted.append(_Wanted(slot, name, reason or ""))
         return wanted
-
-    def _judged(self, what: Setting, item: _Wanted) -> bool:
-        """Whether a verdict is good, or has been tried in this run."""
-        found = self._workspace.verdicts.get(item.judgment_id)
-        return item.judgment_id in self._received or counts(what, found, self._parity)
 
     def _look(self, models: Sequence[_Model]) -> list[tuple[Evaluation, str]]:
         """Which of these models wait for nothing any more."""
@@ -164,18 +216,16 @@ class Standings:
         """All turns of a model are there: name the verdicts that it waits for."""
         what = model.what
         model.wanted = self._wanted(what) if what else []
+        for item, known in zip(model.wanted, model.named, strict=True):
+            if what and item.judgment_id and not known:
+                self._name(what, item.judgment_id)
         model.verdicts = {
             item.judgment_id
             for item in model.wanted
-            if what and item.judgment_id and not self._judged(what, item)
+            if item.judgment_id and not self._verdicts[item.judgment_id].there
         }
         for name in model.verdicts:
             self._by_verdict.setdefault(name, []).append(model)
-        for item in model.wanted:
-            # Equal texts of two models have one verdict, and it is counted once.
-            if item.judgment_id in model.verdicts or item.judgment_id in self._received:
-                self.verdicts_wanted -= item.judgment_id in self._named
-                self._named.add(item.judgment_id)
 
     def _result(self, model: _Model) -> str:
         """Average and coverage, or what went wrong."""

@@ -17,6 +17,7 @@ from mtbench_ray import progress as module
 from mtbench_ray.cli import main
 from mtbench_ray.progress import Progress, _span
 from mtbench_ray.schema import AnswerSet, EngineEvent, Evaluation
+from mtbench_ray.standings import Count
 
 ODD = "a[red]b[/nothing] \x1b[2J$x$ 模型"
 
@@ -168,18 +169,46 @@ def test_odd_names_do_no_harm(monkeypatch):
 def test_the_time_left_waits_for_some_rows_and_goes_by_the_last_minutes(monkeypatch):
     clock = [0.0]
     shown, log = a_display(monkeypatch, clock)
-    counts = shown._standings
-    counts.verdicts_wanted = 104
+    judged = shown._standings.verdicts["j"] = Count(wanted=104)
     with shown:
         for second in range(1, 241):
             clock[0] = float(second)
             # Four in the first minute, then one in two seconds.
-            counts.verdicts_done = min(second // 15, 4) + max(0, second - 60) // 2
+            judged.done = min(second // 15, 4) + max(0, second - 60) // 2
             shown.tick()
             if second == 60:
                 assert "left" not in log.getvalue()
             if second == 240:
                 assert log.getvalue().splitlines()[-1].endswith("about 20 s left")
+
+
+def test_nothing_is_said_of_the_time_left_when_rows_stay_away_or_all_is_over(monkeypatch):
+    clock = [0.0]
+    shown, log = a_display(monkeypatch, clock)
+    fast, slow = (Count(wanted=100) for _ in "ab")
+    shown._standings.verdicts |= {"fast": fast, "slow": slow}
+    with shown:
+        for second in range(1, 106):
+            clock[0] = float(second)
+            if second <= 60:
+                fast.done, slow.done = second, second // 6
+            shown.tick()
+            if second == 60:
+                # By the slow one: 90 more, one in six seconds.
+                assert log.getvalue().splitlines()[-1].endswith("about 9 min left")
+    lines = log.getvalue().splitlines()
+    assert "left" not in lines[-1]
+    assert "left" not in lines[-2]
+
+
+def test_equal_answers_are_all_counted_when_their_one_verdict_is_there(line, capsys):
+    replies = ", ".join(f"{number}: [one, two]" for number in (1, 2, 3, 4))
+    same = ["sampling.samples=2", f"engine.fake_faults={{replies: {{{replies}}}}}"]
+    assert main(["model=org/a", *line, *same]) == 0
+    shown = capsys.readouterr()
+    assert "judged 16/16" in shown.err.splitlines()[-1]
+    mean = re.search(r"mean so far ([\d.]+)", shown.err.splitlines()[-1])[1]
+    assert next(t for t in shown.out.splitlines() if t.startswith("org/a")).split()[4] == mean
 
 
 def test_a_log_gets_a_few_lines_a_minute(monkeypatch):
