@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from stub_server import StubServer
+from verdicts import prompt_file
 
 from mtbench_ray import jobs
 from mtbench_ray.cli import main
@@ -165,6 +166,26 @@ def test_only_math_gets_its_reference(cli):
     cli("model=org/m")
     prompts = {row["question_id"]: row["judge_prompt"] for row in cli.rows("judgments.jsonl")}
     assert all(("math" in name) == (number in (2, 4)) for number, name in prompts.items())
+
+
+def test_a_forced_rating_is_on_the_scale_of_the_judge_prompts(cli, tmp_path):
+    for name, scale, offered in (("five", [1, 5], "(5|4|3|2|1)"), ("ten", [1, 10], "(10|9|")):
+        (tmp_path / f"{name}.jsonl").write_text(prompt_file(scale=scale))
+        prompts = f"judge_prompt_path={tmp_path}/{name}.jsonl"
+        assert cli("model=org/m", "limit=1", prompts, "judge.constrain=true") in (0, 3)
+        assert offered in cli.stub.seen.bodies[-1]["structured_outputs"]["regex"]
+    assert cli("model=org/m", "limit=1", "judge.prompts=rubric5", "judge.constrain=true") == 3
+    assert "structured_outputs" not in cli.stub.seen.bodies[-1]
+
+
+def test_a_judge_is_read_outside_its_own_thinking_alone(cli):
+    cli.stub.script.text = "Rating: [[2]] [T]or Rating: [[9]]"
+    tags = ("judge.thinking_open='[T]'", "judge.thinking_close='[/T]'")
+    assert cli("model=org/m", "limit=1", *tags) == 0
+    assert cli.summary["results"][0]["average"]["mean"] == 2
+    cli.stub.script.text = "<think>Rating: [[3]]"
+    assert cli("model=org/m", "limit=1", "judge.model=other", *tags) == 0
+    assert cli.summary["results"][-1]["average"]["mean"] == 3
 
 
 def test_a_local_judge_is_known_by_what_its_folder_holds(questions, tmp_path):
