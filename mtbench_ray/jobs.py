@@ -17,7 +17,7 @@ from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.config import ModelConfig, RunConfig, science
 from mtbench_ray.engines.checkpoint import folder_hash
-from mtbench_ray.engines.identity import answer_id, check_prompts, fingerprint
+from mtbench_ray.engines.identity import answer_id, check_local_judge, check_prompts, fingerprint
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.modes import get_mode
 from mtbench_ray.judges.prompts import builtin_prompts, load_prompts
@@ -185,6 +185,9 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
     """
     hashed = functools.cache(folder_hash)
     settled = [one for config in configs for one in expand(_pinned(settle(config), hashed))]
+    for judge in {config.judge.model: config.judge for config in settled}.values():
+        if settled[0].stage != "answers":
+            check_local_judge(judge)
     data: dict[str, tuple[BenchmarkData, str]] = {}
     prints: dict[str, str | UserError] = {}
     notes: dict[str, list[str] | UserError] = {}

@@ -51,6 +51,11 @@ def settle(config: RunConfig) -> RunConfig:
         raise UserError("samples must be at least 1", "write sampling.samples=1 judge.samples=1")
     if config.sampling.max_tokens < 1 or config.judge.max_tokens < 1:
         raise UserError("max_tokens must be at least 1", "write sampling.max_tokens=1024")
+    if config.fresh and config.stage == "judge":
+        raise UserError(
+            "fresh=true leaves no answers, and stage=judge makes none",
+            "leave out fresh=true; for new verdicts on the answers that are there: judge.samples=2",
+        )
     if config.report.seed < 0 or config.report.resamples < 0:
         raise UserError(
             "report.seed and report.resamples are 0 or more",

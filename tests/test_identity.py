@@ -15,9 +15,9 @@ import pytest
 from checkpoints import write_checkpoint
 from safetensors.numpy import save_file
 
-from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
+from mtbench_ray.config import EngineConfig, JudgeConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines import checkpoint
-from mtbench_ray.engines.identity import answer_id, check_prompts, fingerprint
+from mtbench_ray.engines.identity import answer_id, check_local_judge, check_prompts, fingerprint
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import Message, Question
 
@@ -219,6 +219,23 @@ def test_check_notes_what_may_surprise(tmp_path: Path) -> None:
         "date",
         "4096",
     ]
+
+
+def test_a_torn_weight_file_is_told_before_an_engine_is_started(folder: Path) -> None:
+    check_local_judge(JudgeConfig(kind="local", model=str(folder)))
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[:-10])
+    with pytest.raises(UserError, match="shorter than its header says"):
+        check_prompts(ModelConfig(path=str(folder)), ENGINE)
+    with pytest.raises(UserError, match="shorter than its header says"):
+        check_local_judge(JudgeConfig(kind="local", model=str(folder)))
+
+
+def test_a_local_judge_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        check_local_judge(JudgeConfig(kind="local", model=str(tmp_path / "none")))
+    check_local_judge(JudgeConfig(kind="local", model="org/of-the-hub"))
+    check_local_judge(JudgeConfig(model="gpt-4o"))
 
 
 @pytest.mark.parametrize(

@@ -114,3 +114,9 @@ def test_an_address_with_a_password_is_refused_before_it_is_written(group, addre
 )
 def test_an_address_is_taken_as_it_is(group, address):
     assert getattr(settle(at(group, address)), group).base_url == address
+
+
+def test_judging_again_does_not_throw_the_answers_away():
+    made = dataclasses.replace(config(), stage="judge", fresh=True)
+    with pytest.raises(UserError, match="fresh=true leaves no answers"):
+        settle(made)

@@ -204,6 +204,11 @@ def test_unknown_engine_and_missing_setting_are_rows_too() -> None:
     assert "no_such" in (rows["answer-1-0", 1].error or "")
 
 
+def test_a_mistake_that_no_engine_can_answer_is_told_at_once() -> None:
+    (event,) = events_of(run_shard(make_shard([1], kind="no_such")))
+    assert (event.kind, "no_such" in event.detail) == ("failed", True)
+
+
 def test_a_bug_in_an_engine_is_rows_not_an_exception() -> None:
     async def broken(model: ModelConfig, config: EngineConfig) -> Engine:
         raise KeyError("missing part")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig, science
+from mtbench_ray.config import EngineConfig, JudgeConfig, ModelConfig, SamplingConfig, science
 from mtbench_ray.engines.checkpoint import adapter_folder, folder_hash, locate
 from mtbench_ray.engines.sampling import effective_temperature
+from mtbench_ray.engines.swap import load_layout
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import Question, content_id, to_dict
 
@@ -104,6 +105,20 @@ def _engine_fields(engine: EngineConfig) -> dict[str, Any]:
     return {name: value for name, value in science(engine).items() if name in names}
 
 
+def check_local_judge(judge: JudgeConfig) -> None:
+    """What can be known of a local judge's folder before its server is started.
+
+    Hub ids are left to the machine that runs the server: this one may not reach the hub.
+
+    Raises:
+        UserError: There is no model in it, it cannot be run, or a weight file is torn.
+    """
+    if judge.kind != "local" or judge.demo:
+        return
+    if judge.model[:1] in ("/", ".", "~") or Path(judge.model).is_dir():
+        load_layout(locate(ModelConfig(path=judge.model)).folder)
+
+
 def check_prompts(model: ModelConfig, engine: EngineConfig) -> list[str]:
     """What can be known of a model's prompts before weights are loaded; takes seconds.
 
@@ -111,14 +126,16 @@ def check_prompts(model: ModelConfig, engine: EngineConfig) -> list[str]:
         What a user should know, one sentence each.
 
     Raises:
-        UserError: The tokenizer is missing or broken, there is no chat template, or a thinking mode
-            is asked for that the template does not know.
+        UserError: A weight file is torn, the tokenizer is missing or broken, there is no chat
+            template, or a thinking mode is asked for that the template does not know.
     """
     if engine.kind != "vllm":
         return []
     from mtbench_ray.engines.template import load_template
 
-    template = load_template(model, trust_remote_code=engine.trust_remote_code)
+    source = locate(model)
+    load_layout(source.folder)
+    template = load_template(model, trust_remote_code=engine.trust_remote_code, source=source)
     notes = []
     if template.merges_system and (model.system_prompt or model.custom_thinking_prompt):
         notes.append(

@@ -182,9 +182,13 @@ class ShardWorker:
         restarts = condemned = 0
         why = ""
         while ledger.owed:
+            began = time.monotonic()
             try:
                 engine = await self._engine_for(shard, ledger.send, why)
-            except (EngineFault, UserError) as error:
+            except EngineFault as error:
+                return str(error)
+            except UserError as error:
+                ledger.send(self._event("failed", shard, began, str(error), None))
                 return str(error)
             least = min(deaths[answer_id] for answer_id in ledger.owed)
             group = [unit for key, unit in ledger.owed.items() if deaths[key] == least]

@@ -69,7 +69,7 @@ def estimate(job: Job, row: Evaluation, workspace: Workspace, counted: set[str])
     what = setting(row, job.data)
     turns = dict(workspace.turns)
     guess = "word " * min(ANSWER_TOKENS, job.config.sampling.max_tokens)
-    for outcome in outcomes(what, workspace.turns, workspace.verdicts):
+    for outcome in outcomes(what, workspace.turns, workspace.verdicts, job.config.parity):
         found.planned += 1
         if not outcome.reason:
             found.done += 1
