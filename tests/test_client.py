@@ -3,6 +3,7 @@ import json
 import logging
 import sys
 import time
+from dataclasses import replace
 from email.utils import formatdate
 
 import pytest
@@ -61,6 +62,36 @@ def complete(stub, **settings):
     if isinstance(done, BaseException):
         raise done
     return done, seconds
+
+
+class SlowLimiter(Limiter):
+    """Writes down what is asked of it. The first call waits longer than the others wait for it."""
+
+    def __init__(self):
+        super().__init__(None, None, 64)
+        self.asked = []
+
+    async def acquire(self, tokens):
+        self.asked.append(tokens)
+        await asyncio.sleep(0.02 if len(self.asked) > 1 else 1.3)
+
+
+def test_a_call_that_waits_for_tokens_learns_from_the_replies_before_it():
+    limiter = SlowLimiter()
+    config = EndpointConfig(tokens_per_minute=10**6, concurrency=64, timeout_s=5.0)
+
+    async def run(url):
+        client = EndpointClient(
+            replace(config, base_url=url), "m", key=KEY, limiter=limiter, backoff_s=BACKOFF_S
+        )
+        calls = (client.complete(ask(f"{n}?"), max_tokens=2048) for n in range(30))
+        await asyncio.gather(*calls)
+        await client.close()
+
+    with StubServer() as stub:
+        asyncio.run(run(stub.url))
+    assert max(limiter.asked) > 2048
+    assert sum(tokens > 2048 for tokens in limiter.asked) < 10
 
 
 def test_a_reply_and_what_is_recorded_of_it():

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -130,6 +131,7 @@ class EndpointClient:
         self._told: set[str] = set()
         self._hide = redactor([key or ""])
         self._typical_output: float | None = None
+        self._estimating = asyncio.Lock()
         self._replied_at: float | None = None
         self._forbidden = 0  # in a row
 
@@ -242,11 +244,14 @@ class EndpointClient:
     async def _send(self, call: _Call) -> Reply:
         async with self._limiter.slot():
             self._check_open()
-            expected = call.max_tokens
-            if self._typical_output is not None:
-                expected = min(expected, round(self._typical_output))
-            estimate = call.prompt_tokens + expected
-            await self._limiter.acquire(estimate)
+            # One after the other: a call that waits for tokens may learn from earlier replies that
+            # it needs far fewer than its cap.
+            async with self._estimating if self.config.tokens_per_minute else nullcontext():
+                expected = call.max_tokens
+                if self._typical_output is not None:
+                    expected = min(expected, round(self._typical_output))
+                estimate = call.prompt_tokens + expected
+                await self._limiter.acquire(estimate)
             self._check_open()
             call.attempts += 1
             call.version = self._dialect.version
