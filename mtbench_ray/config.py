@@ -4,8 +4,8 @@ A *science* setting changes a result: it is hashed into content ids and stored b
 Every other setting is an *operations* setting (how fast, where, how shown) and may change between
 attempts at the same work. :func:`science` gives the first kind.
 
-Nothing here imports Hydra or OmegaConf: :mod:`mtbench_ray.cli` turns a composed config into these
-classes, and plain instances of them travel to actors.
+Nothing here imports Hydra or OmegaConf: :mod:`mtbench_ray.composing` turns a composed config into
+these classes, and plain instances of them travel to actors.
 """
 
 from __future__ import annotations

@@ -2,37 +2,35 @@
 
 Hydra reads ``model=X`` as the name of a file in ``conf/model``. Here any model id or path may be
 typed there: such a text becomes a config group choice of its own, under a safe name, that
-:mod:`mtbench_ray.cli` registers before Hydra starts. Nothing is ever built as an override string,
-so a path may hold ``=``, spaces or non-ASCII letters.
+:mod:`mtbench_ray.composing` registers before Hydra starts. Nothing is ever built as an override
+string, so a path may hold ``=``, spaces or non-ASCII letters.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
+import os
 import re
-import typing
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import UserError
+from mtbench_ray.mistakes import GROUPS, check_key, known_keys, open_keys, unknown_flag
 from mtbench_ray.schema import text_hash
 from mtbench_ray.settle import refuse_login
 
-GROUPS = ("model", "judge", "engine", "benchmark", "cluster", "report", "experiment")
 # fmt: off
 _FLAGS_WITH_VALUE = frozenset(
     ("-c", "--cfg", "-p", "--package", "-sc", "--shell-completion", "-cp", "--config-path",
      "-cn", "--config-name", "-cd", "--config-dir", "--experimental-rerun")
 )
 _HYDRA_FLAGS = _FLAGS_WITH_VALUE | frozenset(
-    ("-h", "--help", "--hydra-help", "--version", "--resolve", "-r", "--run", "-m", "--multirun",
-     "-i", "--info")
+    ("--hydra-help", "--resolve", "-r", "--run", "-m", "--multirun", "-i", "--info")
 )
 # fmt: on
+_FOLDERS = ("workspace", "hydra.run.dir", "hydra.sweep.dir")
+"""Settings whose value Hydra makes a folder of, exactly as it is typed."""
 
 
 @dataclass
@@ -73,10 +71,10 @@ def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
                 flags.append(next(rest, ""))
         elif arg.startswith("-"):
             if arg.partition("=")[0] not in _HYDRA_FLAGS:
-                raise _flag_error(arg, next(rest, ""))
+                raise unknown_flag(arg, next(rest, ""))
             flags.append(arg)
         elif "=" not in arg and not arg.startswith("~"):
-            key = arg if arg in _known_keys() else "key"
+            key = arg if arg in (*GROUPS, *known_keys()) else "key"
             raise UserError(
                 f"'{arg}' is not a setting",
                 f"settings are written {key}=value, for example limit=4",
@@ -86,17 +84,26 @@ def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
             if key.lstrip("+~").partition("@")[0] in ("model", "judge"):
                 pairs.append((key, value))
             else:
-                _check_key(key)
+                check_key(key)
                 if key.endswith("base_url"):
                     refuse_login(key.lstrip("+"), value)  # before Hydra writes it down
+                if key in _FOLDERS:
+                    arg = f"{key}={_folder(key, value)}"
                 # Hydra closes dictionaries too: a new key in one of these is no mistake.
-                is_open = any(f"{key}.".startswith(f"{name}.") for name in _open_keys())
+                is_open = any(f"{key}.".startswith(f"{name}.") for name in open_keys())
                 typed.args.append(f"++{arg}" if is_open else arg)
     # Lists make several jobs: judge=[a,b] is judge=a,b in a multirun.
     if any(value.startswith("[") and value.endswith("]") for _, value in pairs):
         typed.multirun = True
         if "-m" not in flags and "--multirun" not in flags:
             flags.append("-m")
+    for group in ("model", "judge"):
+        several = [value for key, value in pairs if key == group]
+        if len(several) > 1:
+            raise UserError(
+                f"{group}= is given {len(several)} times, and only the last would count",
+                f"for a sweep: -m {group}={','.join(several)}",
+            )
     for key, value in pairs:
         group = key.lstrip("+~")
         quoted = value[:1] in ("'", '"')
@@ -177,57 +184,15 @@ def _split(value: str, multirun: bool) -> list[str]:
     return parts
 
 
-def _flag_error(arg: str, following: str) -> UserError:
-    name, _, value = arg.lstrip("-").partition("=")
-    name = name.replace("-", "_")
-    value = value or (following if not following.startswith("-") and "=" not in following else "")
-    known = _known_keys()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        name = near[0] if near else name
-    return UserError(f"'{arg}' is not an option", f"write {name}={value or '...'}")
-
-
-def _check_key(key: str) -> None:
-    bare = key.lstrip("+~").partition("@")[0]
-    top = bare.partition(".")[0]
-    if key.startswith(("+", "~")) or top == "hydra" or "/" in bare or bare in GROUPS:
-        return
-    known = _known_keys()
-    if bare in known or any(bare.startswith(f"{name}.") for name in _open_keys()):
-        return
-    near = difflib.get_close_matches(bare, known, n=1, cutoff=0.5)
-    last = bare.rpartition(".")[2]
-    same = [name for name in known if name.rpartition(".")[2] == last]
-    best = same[0] if same else (near[0] if near else "")
-    raise UserError(
-        f"no setting is called '{bare}'",
-        f"did you mean {best}?" if best else "README.md has the list of settings",
-    )
-
-
-def _known_keys() -> dict[str, Any]:
-    """All dotted setting names with their types."""
-    return _walk(RunConfig, "")
-
-
-def _open_keys() -> list[str]:
-    """Settings that take any sub-key, such as engine.args."""
-    return [name for name, kind in _known_keys().items() if "dict" in str(kind)]
-
-
-def _walk(cls: type[Any], prefix: str) -> dict[str, Any]:
-    hints = typing.get_type_hints(cls)
-    keys: dict[str, Any] = {}
-    for item in dataclasses.fields(cls):
-        kind = hints[item.name]
-        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-            keys.update(_walk(kind, f"{prefix}{item.name}."))
-        else:
-            keys[f"{prefix}{item.name}"] = kind
-    return keys
-
-
-def is_text(key: str) -> bool:
-    """Whether a setting takes a text (so that a value Hydra cannot parse may be quoted for it)."""
-    return "str" in str(_known_keys().get(key.lstrip("+"), "")).replace("dict[str", "")
+def _folder(key: str, value: str) -> str:
+    """The typed value of a folder, with ``~`` replaced by the home folder."""
+    quote = value[:1] if value[:1] in ("'", '"') else ""
+    path = value[len(quote) :]
+    if not path.strip(f"{quote} "):
+        raise UserError(f"{key}= is empty", f"write {key}=DIR; the folder you are in is {key}=.")
+    if "://" in path:
+        raise UserError(
+            f"{key}={value} is not a local folder",
+            "workspaces live on a file system that can lock; copy the results afterwards",
+        )
+    return quote + os.path.expanduser(path)

@@ -4,12 +4,16 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from mtbench_ray.cli import conf_dir, main, presets
+from mtbench_ray import __version__
+from mtbench_ray.cli import main
+from mtbench_ray.composing import conf_dir, presets
 from mtbench_ray.overrides import read
+from mtbench_ray.usage import HELP, USAGE
 
 ROOT = Path(__file__).resolve().parents[1]
 CHOICES = [
@@ -31,6 +35,139 @@ def test_presets_are_listed_with_one_line_each(capsys):
         lines = capsys.readouterr().out.splitlines()
         assert [line.split()[0] for line in lines] == list(presets()[group])
         assert all(len(line.split()) > 2 for line in lines)
+
+
+LINE = ["model=any/name", "judge=none", "engine=fake"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["limit=two"], "limit takes a whole number, not 'two'"),
+        (["limit=[1"], "limit takes a whole number, not '[1'"),
+        (["-m", "limit=1,two"], "limit takes a whole number, not 'two'"),
+        (["limit=1,2"], "-m limit=1,2"),
+        (["fresh=ture"], "fresh takes true or false, not 'ture'"),
+        (["sampling.top_p=high"], "sampling.top_p takes a number, not 'high'"),
+        (["categories=writing"], "categories takes a list, not 'writing'"),
+        (["categories=writing"], "write categories=[writing]"),
+        (["categories=writing,math"], "write categories=[writing,math]"),
+        (["model.stop=END"], "write model.stop=[END]"),
+        (["model.steps=[a]"], "model.steps takes a list of whole numbers, not '[a]'"),
+        (["engine.args=3"], "write engine.args.NAME=VALUE"),
+        (["engine.args.x={a"], "engine.args.x={a cannot be read"),
+        (["model.name=null"], "model.name takes a text, not 'null'"),
+        (["cluster=atuo"], "there is no cluster 'atuo'\n  did you mean cluster=auto?"),
+        (["experiment=quik"], "there is no experiment 'quik'\n  did you mean experiment=quick?"),
+        (["benchmark=other"], "there is no benchmark 'other'\n  there are: mt_bench"),
+        (["hydra/launcher=x"], "there is no hydra/launcher 'x'\n  there are: "),
+        (["hydra.run.foo=1"], "Could not override 'hydra.run.foo'."),
+        (["limit=${nothing}"], "'nothing' not found"),
+        (["--cfg", "job", "-m"], "Only one of"),
+    ],
+)
+def test_what_hydra_refuses_is_said_in_our_words(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*words[:2], *LINE, *words[2:]] if "-" in words[0][0] else [*LINE, *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) <= 2
+    assert list(tmp_path.iterdir()) == [], "nothing ran, so nothing is left behind"
+
+
+def test_an_engine_that_is_not_there(capsys):
+    for words in (["engine=vlm"], ["-m", "engine=vlm,fake"]):
+        assert main(["model=any/name", "judge=none", *words]) == 2
+        assert (
+            capsys.readouterr().err
+            == "error: there is no engine 'vlm'\n  did you mean engine=vllm?\n"
+        )
+
+
+def test_a_run_that_did_not_begin_leaves_no_folder_of_its_making(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    assert main([*LINE, "limit=0", "workspace=kept/a/b"]) == 2
+    assert "limit=0" in capsys.readouterr().err
+    assert list(tmp_path.rglob("*")) == [kept]
+    assert main([*LINE, "workspace="]) == 2
+    assert list(tmp_path.rglob("*")) == [kept]
+
+
+def test_a_plan_needs_no_workspace_and_leaves_none(tmp_path, monkeypatch, capsys, questions):
+    monkeypatch.chdir(tmp_path)
+    for words in ([], ["-m", "sampling.seed=1,2"], ["workspace=/proc/no"]):
+        before = sorted(tmp_path.iterdir())
+        assert main(["plan", *LINE, f"question_path={questions}", *words]) == 0
+        assert "any/name" in capsys.readouterr().out
+        assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("typed", ["~/made", "'~/made'", "${oc.env:HOME}/made"])
+def test_a_workspace_at_home_is_made_there_only(typed, tmp_path, monkeypatch, questions):
+    home, here = tmp_path / "home", tmp_path / "here"
+    for path in (home, here):
+        path.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    assert main([*LINE, f"question_path={questions}", f"workspace={typed}"]) == 0
+    assert (home / "made" / "answers.jsonl").is_file()
+    assert (home / "made" / "hydra").is_dir()
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["a/epoch=1", "b/epoch=2"], ["s1 (sampling.seed=0)", "x=y"]])
+@pytest.mark.parametrize("kind", ["compare", "agreement"])
+def test_names_in_reports_may_hold_an_equals_sign(kind, words, monkeypatch):
+    given = {}
+    monkeypatch.setattr(
+        "mtbench_ray.reports.main.report",
+        lambda names, **rest: given.update(rest, names=names) or 0,
+    )
+    assert main(["report", kind, *words, "format=json", "workspace=w"]) == 0
+    assert given["names"] == [kind, *words]
+    assert (given["format"], given["workspaces"]) == ("json", ["w"])
+
+
+@pytest.mark.parametrize("verb", ["report", "import", "export"])
+def test_the_other_verbs_refuse_an_empty_workspace(verb, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([verb, "fastchat", ".", "workspace="]) == 2
+    assert "workspace=DIR" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", HELP)
+def test_each_verb_has_a_help_of_its_own(verb, capsys):
+    for words in ([verb, "--help"], [verb, "x=1", "-h"], ["help", verb]):
+        assert main(words) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("usage: python -m mtbench_ray ")
+        assert len(out.splitlines()) < 30
+        examples = out.partition("examples:")[2].split("  python -m mtbench_ray ")[1:]
+        assert len(examples) == 2
+        for example in examples:
+            words = shlex.split(example)
+            assert verb == "run" or words[0] == verb
+            if verb in ("run", "plan"):
+                read([word for word in words if word not in HELP], presets())
+
+
+def test_the_usage_and_the_help_name_every_list(capsys):
+    assert main(["list"]) == 2
+    names = capsys.readouterr().err.split("list ")[-1].split(" | ")
+    assert f"list {'|'.join(names).strip()}" in USAGE
+    assert f"list {'|'.join(names).strip()}" in HELP["list"]
+
+
+def test_the_version_is_ours(capsys):
+    for words in (["--version"], ["run", "--version"]):
+        assert main(words) == 0
+        said = capsys.readouterr().out
+        assert said.startswith(f"mtbench_ray {__version__}")
+        assert f"ray {metadata.version('ray')}" in said
 
 
 def commands():

