@@ -4,6 +4,9 @@
 #
 #   bash launch/demo.sh limit=8
 set -euo pipefail
+for arg; do
+  case $arg in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit ;; esac
+done
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 bash "$root/launch/setup.sh"
 
@@ -13,6 +16,9 @@ case " $* " in
   *) echo "demo: answers have at most $max_tokens new tokens per turn (sampling.max_tokens=$max_tokens)," \
     "not the 1024 of MT-Bench, so that two CPU cores take minutes; expect truncated answers." >&2 ;;
 esac
+# A model or a judge may be given only once.
+settings=("sampling.max_tokens=$max_tokens")
+case " $*" in *" judge="*) ;; *) settings=(judge=local "${settings[@]}") ;; esac
+case " $*" in *" model="*) ;; *) settings=(model=smollm2-135m "${settings[@]}") ;; esac
 # -P: a folder named mtbench_ray in the working directory must not be run instead.
-exec "$root/.venv/bin/python" -P -m mtbench_ray \
-  model=smollm2-135m judge=local "sampling.max_tokens=$max_tokens" "$@"
+exec "$root/.venv/bin/python" -P -m mtbench_ray "${settings[@]}" "$@"

@@ -8,6 +8,9 @@
 #                    python3.12, python3.11 that is 3.11 or newer)
 # MTBENCH_RAY_EXTRA  cpu or gpu (default: gpu where nvidia-smi shows a card)
 set -euo pipefail
+for arg; do
+  case $arg in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit ;; esac
+done
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$root/.venv
 stamp=$venv/mtbench_ray.stamp

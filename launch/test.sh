@@ -3,6 +3,9 @@
 #
 #   bash launch/test.sh -k parse
 set -euo pipefail
+for arg; do
+  case $arg in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit ;; esac
+done
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 bash "$root/launch/setup.sh" dev
 cd -- "$root"

@@ -188,6 +188,23 @@ def test_the_demo_passes_settings_on_and_lets_them_win(checkout):
     assert longer.stderr == ""
 
 
+def test_the_demo_leaves_its_own_model_and_judge_out_where_others_are_given(checkout):
+    checkout.run("demo.sh", "-m", "model=a,b", "judge=none")
+    assert checkout.calls()[-1] == (
+        "-P -m mtbench_ray sampling.max_tokens=128 -m model=a,b judge=none"
+    )
+
+
+@pytest.mark.parametrize("script", ["demo.sh", "test.sh", "setup.sh"])
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["limit=8", "--help"]])
+def test_help_is_the_comment_of_the_script_and_starts_nothing(checkout, script, words):
+    done = checkout.run(script, *words)
+    assert (done.returncode, done.stderr, checkout.calls()) == (0, "", [])
+    assert f"  bash launch/{script} " in done.stdout
+    assert "#" not in done.stdout
+    assert "root" not in done.stdout
+
+
 def test_the_demo_gives_its_exit_code_on(checkout):
     checkout.run("setup.sh")
     assert checkout.run("demo.sh", STUB_FAILS="-m mtbench_ray").returncode == 7
