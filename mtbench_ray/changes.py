@@ -6,40 +6,61 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from mtbench_ray.config import JudgeConfig, science
 from mtbench_ray.jobs import Job, flat
-from mtbench_ray.schema import AnswerSet
+from mtbench_ray.schema import AnswerSet, Evaluation
 from mtbench_ray.store import Workspace
 
 _NAMES = {"fingerprint": "the model's files"}
 
 
 def describe_changes(jobs: Sequence[Job], workspace: Workspace) -> list[str]:
-    """A line for each model whose newest earlier answers were made with other science settings.
+    """A line for each model and judge whose newest earlier rows were made with other settings.
 
-    Answers of different settings have different ids and are never mixed; this only says so.
+    Rows of different science settings have different ids and are never mixed; this only says so.
     """
-    earlier: dict[str, AnswerSet] = {}
+    answers: dict[str, AnswerSet] = {}
+    judges: dict[tuple[str, str], Evaluation] = {}
     for record in workspace.run_records():
-        earlier |= {row.answers.model: row.answers for row in record.evaluations}
+        for row in record.evaluations:
+            answers[row.answers.model] = row.answers
+            if row.judge and row.source == "run":
+                judges[row.judge, row.mode] = row
     lines: dict[str, None] = {}
     for job in jobs:
-        before = earlier.get(job.answers.model)
-        if before is None or job.error is not None or not before.units:
-            continue
-        what = _difference(json.loads(before.settings), json.loads(job.answers.settings))
-        if not what:
-            continue
-        there = sum((unit.answer_id, 1) in workspace.turns for unit in job.answers.units)
-        kept = sum((unit.answer_id, 1) in workspace.turns for unit in before.units)
-        missing = len(job.answers.units) - there
-        if missing and job.config.stage == "judge":
-            then = f"{missing} answers are missing, and stage=judge makes none"
-        elif missing:
-            then = f"{missing} answers are made anew; the {kept} earlier ones stay, not counted"
-        else:
-            then = "the answers made with these settings are there already"
-        lines[f"{job.answers.model}: {', '.join(what)}: {then}"] = None
+        before = answers.get(job.answers.model)
+        if before is not None and job.error is None and before.units:
+            lines |= dict.fromkeys(_of_answers(job, before, workspace))
+        judged = judges.get((job.config.judge.label, job.config.mode))
+        if judged is not None and job.judged:
+            lines |= dict.fromkeys(_of_judge(job, judged))
     return list(lines)
+
+
+def _of_answers(job: Job, before: AnswerSet, workspace: Workspace) -> list[str]:
+    kept = sum((unit.answer_id, 1) in workspace.turns for unit in before.units)
+    what = _difference(json.loads(before.settings), json.loads(job.answers.settings))
+    if not what or not kept:
+        return []
+    there = sum((unit.answer_id, 1) in workspace.turns for unit in job.answers.units)
+    missing = len(job.answers.units) - there
+    if missing and job.config.stage == "judge":
+        then = f"answers missing: {missing}, and stage=judge makes none"
+    elif missing:
+        then = f"answers made anew: {missing}; earlier ones, not counted: {kept}"
+    else:
+        then = "the answers made with these settings are there already"
+    return [f"{job.answers.model}: {', '.join(what)}: {then}"]
+
+
+def _of_judge(job: Job, before: Evaluation) -> list[str]:
+    """Verdicts of other settings are asked for anew, which may cost."""
+    old = science(JudgeConfig(**json.loads(before.judge_settings)))
+    what = _difference(old, science(job.config.judge))
+    if not what:
+        return []
+    then = "only verdicts of these settings count; earlier ones stay"
+    return [f"judge {job.config.judge.label}: {', '.join(what)}: {then}"]
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

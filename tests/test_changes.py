@@ -28,12 +28,22 @@ def test_a_changed_setting_is_told_with_what_it_means(run):
     err = run("sampling.temperature=1.0", "sampling.top_p=0.9")
     assert (
         "org/m: sampling.temperature null -> 1.0, sampling.top_p 1.0 -> 0.9: "
-        "16 answers are made anew; the 20 earlier ones stay, not counted" in err
+        "answers made anew: 16; earlier ones, not counted: 20" in err
     )
     newest = max(run.workspace.glob("runs/*/record.json"), key=lambda path: path.stat().st_mtime)
     assert any("sampling.top_p" in note for note in json.loads(newest.read_text())["notes"])
     assert "are there already" in run()
     assert "->" not in run()
+
+
+def test_a_changed_judge_is_told_before_it_is_paid_again(run):
+    run()
+    assert "->" not in run("judge.concurrency=2", "judge.timeout_s=50")
+    err = run("judge.temperature=0.5")
+    assert "judge stub: temperature 0.0 -> 0.5: only verdicts of these settings count" in err
+    assert "->" not in run("judge.temperature=0.5")
+    # Another judge is no change of this one.
+    assert "->" not in run("judge.name=other")
 
 
 def test_it_is_silent_where_asked_and_where_all_is_made_anew_on_purpose(run):

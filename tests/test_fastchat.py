@@ -662,6 +662,14 @@ def test_an_exported_run_is_scored_the_same_after_an_import(
     assert mine.planned == 8
 
 
+def test_a_workspace_is_not_imported_into_itself(tmp_path: Path) -> None:
+    workspace, rows = run_workspace(tmp_path / "w")
+    with workspace:
+        export_fastchat(workspace, tmp_path / "w", rows)
+        with pytest.raises(UserError, match="is the workspace itself"):
+            import_fastchat(tmp_path / "w", workspace)
+
+
 def test_own_categories_survive_the_way_there_and_back(tmp_path: Path) -> None:
     workspace, rows = run_workspace(tmp_path / "w")
     with workspace:

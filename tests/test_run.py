@@ -290,6 +290,45 @@ def test_pairwise_against_a_model_of_the_workspace(cli):
     assert "did you mean baseline=org/base?" in cli.err
 
 
+def test_why_answers_failed_and_what_to_do_stand_below_the_table(cli):
+    faults = "engine.fake_faults={fail_start: 'no room: 3 GB are missing'}"
+    assert cli("model=org/m", faults, "engine.max_restarts=0") == 3
+    assert "8 x org/m: " in cli.out
+    assert "no room: 3 GB are missing" in cli.out
+    assert "the same line again does what is missing" in cli.err
+    assert cli("model=org/m", "stage=judge") == 3
+    assert "the line without stage=judge makes them" in cli.err
+    assert "nothing was owed" not in cli.err
+
+
+def test_a_cell_says_the_kind_of_failure_and_the_table_the_words(cli):
+    down = ["judge.base_url=http://127.0.0.1:9/v1", "judge.max_retries=0"]
+    assert cli("model=org/m", *down) == 3
+    row = next(line for line in cli.out.splitlines() if line.startswith("org/m"))
+    assert "8 connection " in row
+    assert len(row) < 120
+    assert any(line.startswith("8 x connection: ") for line in cli.out.splitlines())
+
+
+def test_imported_answers_do_not_say_whether_they_were_cut(cli, tmp_path):
+    cli("model=org/a")
+    assert cli.verb("export", "fastchat", str(tmp_path / "out")) == 0
+    cli.workspace = tmp_path / "other"
+    assert cli.verb("import", "fastchat", str(tmp_path / "out")) == 0
+    cli.verb("report", "format=json")
+    assert json.loads(cli.out)["results"][0]["truncated"] is None
+    assert cli.verb("report") == 0
+
+
+def test_tables_of_several_modes_have_headings(cli):
+    cli("-m", "model=org/a,org/b")
+    cli("-m", "model=org/a,org/b", "mode=pairwise-all")
+    cli.verb("report")
+    assert "\n\nsingle\n\nmodel" in cli.out
+    cli.verb("report", "format=markdown")
+    assert cli.out.startswith("## pairwise-all\n\n| model")
+
+
 def test_a_baseline_alone_is_no_comparison(cli):
     assert cli("model=org/a", "mode=pairwise-baseline", "baseline=org/a") == 2
     assert "no model but the baseline org/a" in cli.err

@@ -120,6 +120,11 @@ def import_fastchat(
         UserError: There is nothing to import, or the workspace cannot be written.
     """
     root = find_root(folder)
+    if root.resolve() == workspace.root.resolve():
+        raise UserError(
+            f"{folder} is the workspace itself: its rows are there already",
+            "name another folder, or another workspace=",
+        )
     report = ImportReport(folder)
     record = workspace.new_run({"import": str(folder)}, [], ["import", "fastchat", str(folder)])
     data, questions = _questions(root, question_path, workspace)

@@ -71,9 +71,19 @@ def finish(
         workspace.write_text("summary_agg.json", json.dumps(spreads, indent=1) + "\n")
     mine = summarise(workspace, rows, rows[0].mode, options, find)
     _print(mine, rows, options, find, config.report.format)
-    if nothing_done:
+    if nothing_done and mine["complete"]:
         print("nothing was owed: no engine was started, no judge was called", file=sys.stderr)
+    elif not mine["complete"] and not config.quiet:
+        print(_next_step(mine, config.stage), file=sys.stderr)
     return mine
+
+
+def _next_step(summary: Summary, stage: str) -> str:
+    """What to do where something failed or is missing."""
+    answers = [result["answers"] for result in summary["results"] if "answers" in result]
+    if stage == "judge" and any(part["answered"] < part["planned"] for part in answers):
+        return "answers are missing: the line without stage=judge makes them"
+    return "not complete: the same line again does what is missing, and nothing twice"
 
 
 def report(
@@ -139,7 +149,9 @@ def report(
             summaries = [
                 summarise(opened, rows, name, options, find) for name in ([mode] if mode else modes)
             ]
-        for summary in summaries:
+        for number, summary in enumerate(summaries):
+            if len(summaries) > 1:
+                print("\n" * bool(number) + f"{'## ' * (format == 'markdown')}{summary['mode']}\n")
             _print(summary, rows, options, find, format)
         complete = all(
             part["complete"]

@@ -31,6 +31,9 @@ from mtbench_ray.store import Workspace
 Summary = dict[str, Any]
 """The JSON object; README.md documents its keys."""
 
+_ERRORS = 20
+"""Different texts of failed answers that are kept for a model."""
+
 Verdicts = Callable[[Evaluation], list[Outcome]]
 """Every wanted verdict of an evaluation."""
 
@@ -306,7 +309,7 @@ def answer_figures(
         if row.data
         else {}
     )
-    planned, turns, failed = 0, list[Turn](), Counter[str]()
+    planned, turns, failed, errors = 0, list[Turn](), Counter[str](), Counter[str]()
     for unit in row.answers.units:
         good = good_turns(unit.answer_id, workspace.turns)
         question = questions.get(unit.question_id)
@@ -317,6 +320,8 @@ def answer_figures(
             newest_turn = workspace.turns.get((unit.answer_id, number))
             bad = newest_turn is not None and newest_turn.status not in ANSWERED
             failed[newest_turn.status if newest_turn and bad else "missing"] += 1
+            if newest_turn and bad and newest_turn.error:
+                errors[newest_turn.error] += 1
     seconds = _covered((turn.created - turn.latency_s, turn.created) for turn in turns)
     tokens = sum(turn.output_tokens for turn in turns)
     mine = [event for event in events if event.model == row.model]
@@ -327,9 +332,11 @@ def answer_figures(
         "planned": planned,
         "answered": len(turns),
         "failed": dict(sorted(failed.items())),
-        "truncated": sum(
-            turn.status == "truncated" or turn.finish_reason == "length" for turn in turns
-        ),
+        "errors": dict(errors.most_common(_ERRORS)),
+        # Imported answers do not say whether they were cut.
+        "truncated": None
+        if row.answers.source == "import"
+        else sum(turn.status == "truncated" or turn.finish_reason == "length" for turn in turns),
         "empty": sum(not turn.content for turn in turns),
         "output_tokens_per_s": round(tokens / seconds, 1) if seconds > 0 else None,
         "prompt_tokens": sum(turn.prompt_tokens for turn in turns),

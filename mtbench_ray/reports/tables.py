@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from mtbench_ray.reports.summary import Summary
 
 LONG_PREFIX = 16
 """Characters of a shared folder from which on it is shown only once."""
+_REASONS = 8
+"""Of more texts of failures the commonest are shown."""
 MARK = "…/"
 """Stands for that folder."""
 
@@ -97,7 +100,7 @@ def _single_tables(summary: Summary, folder: str) -> tuple[list[Grid], list[str]
                 interval(result["average"]),
                 f"{result['average']['scored']}/{result['average']['planned']}",
                 reasons(result["average"]["failed"]),
-                f"{result['truncated']}/{result['answers']['answered']}",
+                _truncated(result),
                 number(result["output_tokens_per_s"], 0),
             ]
             for result in ranked
@@ -123,7 +126,7 @@ def _single_tables(summary: Summary, folder: str) -> tuple[list[Grid], list[str]
                 short(result["model"], folder),
                 f"{result['answers']['answered']}/{result['answers']['planned']}",
                 reasons(result["answers"]["failed"]),
-                f"{result['truncated']}/{result['answers']['answered']}",
+                _truncated(result),
                 number(result["output_tokens_per_s"], 0),
             ]
             for result in unjudged
@@ -191,6 +194,12 @@ def _pairwise_tables(summary: Summary, folder: str) -> tuple[list[Grid], list[st
     return [grid], notes + _notes(summary)
 
 
+def _truncated(result: dict[str, Any]) -> str:
+    if result["truncated"] is None:
+        return "n/a"
+    return f"{result['truncated']}/{result['answers']['answered']}"
+
+
 def _best_first(value: float | None) -> float:
     """Sorts the highest first, and what has no figure last."""
     return math.inf if value is None else -value
@@ -198,11 +207,21 @@ def _best_first(value: float | None) -> float:
 
 def _notes(summary: Summary) -> list[str]:
     notes, results = [label(note) for note in summary["notes"]], summary["results"]
-    if any(result["demo"] for result in results):
+    if any(result["demo"] and result["judge"] for result in results):
         notes.append("demo judge: not comparable")
+    why: Counter[str] = Counter()
     for result in results:
         if result["error"]:
             notes.append(f"{label(result['model'])} failed: {label(result['error'])}")
+        # A row for each judge tells of the same answers.
+        for text, count in result.get("answers", {}).get("errors", {}).items():
+            why[f"{result['model']}: {text}"] = count
+        for reason, count in result.get("average", result).get("failed", {}).items():
+            if ":" in reason:
+                why[reason] += count
+    notes += [f"{count} x {label(text)}" for text, count in why.most_common(_REASONS)]
+    if len(why) > _REASONS:
+        notes.append(f"and {len(why) - _REASONS} more reasons, in summary.json")
     return notes
 
 
@@ -219,10 +238,11 @@ def interval(score: dict[str, Any], digits: int = 2) -> str:
 
 
 def reasons(failed: dict[str, int]) -> str:
-    """Failure counts by reason, or 0."""
-    if not failed:
-        return "0"
-    return ", ".join(f"{count} {reason}" for reason, count in sorted(failed.items()))
+    """Failure counts by kind of reason, or 0; what stands after a colon is told below a table."""
+    kinds: Counter[str] = Counter()
+    for reason, count in failed.items():
+        kinds[reason.partition(":")[0]] += count
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "0"
 
 
 def category_cell(score: dict[str, Any] | None) -> str:
