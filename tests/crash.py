@@ -148,8 +148,9 @@ class Tally:
 
 def settings(questions: Path, stub: StubServer, workspace: Path, *more: str) -> list[str]:
     """A run of about three seconds with the fake engine and a real HTTP judge."""
+    own_model = [] if any(word.startswith("model=") for word in more) else ["model=org/m"]
     return [
-        "model=org/m", "engine=fake", "judge=openai", "judge.model=stub",
+        *own_model, "engine=fake", "judge=openai", "judge.model=stub",
         f"judge.base_url={stub.url}", "judge.api_key_env=null",
         f"judge.concurrency={CONCURRENCY}", f"question_path={questions}",
         f"workspace={workspace}", "sampling.samples=4", "sampling.max_tokens=150",

@@ -129,6 +129,7 @@ def test_names_in_reports_may_hold_an_equals_sign(kind, words, monkeypatch):
     assert main(["report", kind, *words, "format=json", "workspace=w"]) == 0
     assert given["names"] == [kind, *words]
     assert (given["format"], given["workspaces"]) == ("json", ["w"])
+    assert main(["report", kind, *words, "--format=json"]) == 2
 
 
 @pytest.mark.parametrize("verb", ["report", "import", "export"])

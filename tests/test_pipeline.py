@@ -27,8 +27,9 @@ def run(cluster, questions, tmp_path, capsys):
     with StubServer() as stub:
 
         def run(*more):
+            own_model = [] if any(word.startswith("model=") for word in more) else ["model=org/m"]
             code = main([
-                "model=org/m", "engine=fake", "cluster.ray=always", "judge=openai",
+                *own_model, "engine=fake", "cluster.ray=always", "judge=openai",
                 "judge.model=stub", f"judge.base_url={stub.url}", "judge.api_key_env=null",
                 f"question_path={questions}", f"workspace={tmp_path}/work",
                 "sampling.samples=4", "sampling.max_tokens=100", "engine.max_num_seqs=4",
