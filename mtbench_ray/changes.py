@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from mtbench_ray.config import JudgeConfig, science
+from mtbench_ray.config import science
 from mtbench_ray.jobs import Job, flat
+from mtbench_ray.plan import judge_of
 from mtbench_ray.schema import AnswerSet, Evaluation
 from mtbench_ray.store import Workspace
 
@@ -55,7 +56,7 @@ def _of_answers(job: Job, before: AnswerSet, workspace: Workspace) -> list[str]:
 
 def _of_judge(job: Job, before: Evaluation) -> list[str]:
     """Verdicts of other settings are asked for anew, which may cost."""
-    old = science(JudgeConfig(**json.loads(before.judge_settings)))
+    old = science(judge_of(before))
     what = _difference(old, science(job.config.judge))
     if not what:
         return []

@@ -185,7 +185,8 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
     """
     hashed = functools.cache(folder_hash)
     settled = [one for config in configs for one in expand(_pinned(settle(config), hashed))]
-    for judge in {config.judge.model: config.judge for config in settled}.values():
+    judges = {(config.judge.kind, config.judge.model): config.judge for config in settled}
+    for judge in judges.values():
         if settled[0].stage != "answers":
             check_local_judge(judge)
     data: dict[str, tuple[BenchmarkData, str]] = {}

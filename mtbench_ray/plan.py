@@ -49,6 +49,11 @@ class Setting:
     salt: str = ""
 
 
+def judge_of(evaluation: Evaluation) -> JudgeConfig:
+    """The settings of the judge of a run's evaluation; an import has none."""
+    return JudgeConfig(**json.loads(evaluation.judge_settings))
+
+
 def setting(evaluation: Evaluation, data: BenchmarkData) -> Setting:
     """Bind an evaluation to its data.
 
@@ -58,7 +63,7 @@ def setting(evaluation: Evaluation, data: BenchmarkData) -> Setting:
     return Setting(
         evaluation,
         get_mode(evaluation.mode),
-        JudgeConfig(**json.loads(evaluation.judge_settings)),
+        judge_of(evaluation),
         load_prompts(data.prompts_name, data.judge_prompts),
         {question.question_id: question for question in data.questions},
         json.loads(evaluation.answers.settings).get("salt", ""),

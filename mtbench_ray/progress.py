@@ -79,9 +79,7 @@ class Progress:
         self._tokens = 0
         self._cost = 0.0
         self._rows = len(evaluations)
-        self._what = (
-            "models" if len({row.model for row in evaluations}) == self._rows else "results"
-        )
+        self._what = "models" if len(models) == self._rows else "results"
         self._rated = self._rows == 1 and evaluations[0].mode == "single"
         self._standings = Standings(evaluations, settings, workspace, parity)
         self._past: deque[_Mark] = deque([self._mark()])

@@ -10,13 +10,13 @@ from mtbench_ray.fastchat.answers import FAILED_TEXT
 from mtbench_ray.fastchat.verdicts import game_id
 from mtbench_ray.judges.base import Reading
 from mtbench_ray.judges.matches import FOR_MODEL, GAMES
+from mtbench_ray.judges.modes import NAMES
 from mtbench_ray.judges.parse import parse_rating, parse_winner
 from mtbench_ray.judges.render import reading
 from mtbench_ray.schema import Evaluation, Judgment, Outcome, Slot
 from mtbench_ray.store import Workspace
 
 _SCALE = (1, 10)
-_MODES = ("single", "pairwise-baseline", "pairwise-all")
 
 
 def imported_outcomes(workspace: Workspace, evaluation: Evaluation, parity: str) -> list[Outcome]:
@@ -112,7 +112,7 @@ def coverage_notes(workspace: Workspace, evaluations: Sequence[Evaluation]) -> l
 
 def concerns(note: str, mode: str) -> bool:
     """Whether a note of an import is about a mode, or about no mode in particular."""
-    return _in_mode(mode) in note or not any(_in_mode(other) in note for other in _MODES)
+    return _in_mode(mode) in note or not any(_in_mode(other) in note for other in NAMES)
 
 
 def _in_mode(mode: str) -> str:

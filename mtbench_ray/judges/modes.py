@@ -14,6 +14,7 @@ from mtbench_ray.schema import ANSWERED, Judgment, Outcome, Slot
 _MODES: dict[str, Mode] = {
     mode.name: mode for mode in (Single(), Pairwise("pairwise-baseline"), Pairwise("pairwise-all"))
 }
+NAMES = tuple(_MODES)
 
 
 def get_mode(name: str) -> Mode:

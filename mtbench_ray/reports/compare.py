@@ -8,10 +8,11 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mtbench_ray.config import JudgeConfig, science
+from mtbench_ray.config import science
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
 from mtbench_ray.jobs import flat
 from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.plan import judge_of
 from mtbench_ray.reports.summary import in_order, rating_scale, verdicts
 from mtbench_ray.reports.tables import MARK, common_folder, grid, interval, label, number, short
 from mtbench_ray.schema import Evaluation, Outcome
@@ -136,7 +137,7 @@ def _judge_fields(row: Evaluation) -> dict[str, Any]:
     """Settings of the judge that change its verdicts; an import knows of none."""
     if row.source == "import":
         return {}
-    return flat(science(JudgeConfig(**json.loads(row.judge_settings))))
+    return flat(science(judge_of(row)))
 
 
 def _answer_fields(row: Evaluation) -> dict[str, Any]:

@@ -69,7 +69,9 @@ def finish(
     spreads = aggregate(every, find, options)
     if spreads["results"]:
         workspace.write_text("summary_agg.json", json.dumps(spreads, indent=1) + "\n")
-    mine = summarise(workspace, rows, rows[0].mode, options, find)
+    mine, mode = summary, rows[0].mode
+    if summary["mode"] != mode or [row for row in every if row.mode == mode] != list(rows):
+        mine = summarise(workspace, rows, mode, options, find)
     _print(mine, rows, options, find, config.report.format)
     if nothing_done and mine["complete"]:
         print("nothing was owed: no engine was started, no judge was called", file=sys.stderr)
@@ -132,16 +134,16 @@ def report(
                 f"the workspace {workspaces[-1]} holds no evaluation",
                 "run one first, or `import fastchat DIR`",
             )
+        modes = list(dict.fromkeys(row.mode for row in reversed(shown(rows))))
+        if mode and mode not in modes:
+            raise UserError(
+                f"the workspace holds nothing of mode={mode}", f"it holds {', '.join(modes)}"
+            )
         if kind == "agreement":
             return agreement.report(names, opened, rows, options, format, mode)
         if kind == "compare":
             return compare.report(names, opened, rows, options, format)
         rows = shown(rows)
-        modes = list(dict.fromkeys(row.mode for row in reversed(rows)))
-        if mode and mode not in modes:
-            raise UserError(
-                f"the workspace holds nothing of mode={mode}", f"it holds {', '.join(modes)}"
-            )
         find = remembering(opened, options)
         if format == "json" and not mode:
             summaries = [summarise_all(opened, rows, options, find)]

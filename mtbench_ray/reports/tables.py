@@ -215,11 +215,12 @@ def _notes(summary: Summary) -> list[str]:
             notes.append(f"{label(result['model'])} failed: {label(result['error'])}")
         # A row for each judge tells of the same answers.
         for text, count in result.get("answers", {}).get("errors", {}).items():
-            why[f"{result['model']}: {text}"] = count
+            why[f"{result['model']} failed: {text}"] = count
         for reason, count in result.get("average", result).get("failed", {}).items():
             if ":" in reason:
                 why[reason] += count
-    notes += [f"{count} x {label(text)}" for text, count in why.most_common(_REASONS)]
+    # Without counts, which stand in the table: a failed match is one of both its models.
+    notes += [label(text) for text, _ in why.most_common(_REASONS)]
     if len(why) > _REASONS:
         notes.append(f"and {len(why) - _REASONS} more reasons, in summary.json")
     return notes
