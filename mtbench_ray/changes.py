@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mtbench_ray.config import science
-from mtbench_ray.jobs import Job, flat
-from mtbench_ray.plan import judge_of
+from mtbench_ray.evaluations import DEFAULTS, flat, judge_of
+from mtbench_ray.jobs import Job
 from mtbench_ray.schema import AnswerSet, Evaluation
 from mtbench_ray.store import Workspace
 
@@ -29,8 +29,8 @@ def describe_changes(jobs: Sequence[Job], workspace: Workspace) -> list[str]:
                 judges[row.judge, row.mode] = row
     lines: dict[str, None] = {}
     for job in jobs:
-        before = answers.get(job.answers.model)
-        if before is not None and job.error is None and before.units:
+        before = answers.get(job.answers.model) if job.config.stage != "judge" else None
+        if before is not None and job.error is None and before.units and before.source == "run":
             lines |= dict.fromkeys(_of_answers(job, before, workspace))
         judged = judges.get((job.config.judge.label, job.config.mode))
         if judged is not None and job.judged:
@@ -45,10 +45,8 @@ def _of_answers(job: Job, before: AnswerSet, workspace: Workspace) -> list[str]:
         return []
     there = sum((unit.answer_id, 1) in workspace.turns for unit in job.answers.units)
     missing = len(job.answers.units) - there
-    if missing and job.config.stage == "judge":
-        then = f"answers missing: {missing}, and stage=judge makes none"
-    elif missing:
-        then = f"answers made anew: {missing}; earlier ones, not counted: {kept}"
+    if missing:
+        then = f"{missing} answers to generate; the {kept} earlier ones stay a row of their own"
     else:
         then = "the answers made with these settings are there already"
     return [f"{job.answers.model}: {', '.join(what)}: {then}"]
@@ -56,8 +54,8 @@ def _of_answers(job: Job, before: AnswerSet, workspace: Workspace) -> list[str]:
 
 def _of_judge(job: Job, before: Evaluation) -> list[str]:
     """Verdicts of other settings are asked for anew, which may cost."""
-    old = science(judge_of(before))
-    what = _difference(old, science(job.config.judge))
+    old, new = ({"judge": science(judge)} for judge in (judge_of(before), job.config.judge))
+    what = [text.removeprefix("judge.") for text in _difference(old, new)]
     if not what:
         return []
     then = "only verdicts of these settings count; earlier ones stay"
@@ -68,12 +66,13 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     old, new = flat(before), flat(now)
     found = []
     for key in dict.fromkeys((*old, *new)):
-        if old.get(key) == new.get(key) or key == "salt":
+        was, now_ = (settings.get(key, DEFAULTS.get(key)) for settings in (old, new))
+        if was == now_ or key == "salt":
             continue
         if key in _NAMES:
             found.append(f"{_NAMES[key]} changed")
         else:
-            found.append(f"{key} {_shown(old.get(key))} -> {_shown(new.get(key))}")
+            found.append(f"{key} {_shown(was)} -> {_shown(now_)}")
     return found
 
 

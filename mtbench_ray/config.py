@@ -14,7 +14,7 @@ from __future__ import annotations
 # ruff: noqa: RUF009
 import dataclasses
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 DEMO_MODEL = "smollm2-135m"
@@ -29,14 +29,31 @@ def _science(default: Any) -> Any:
 
 
 def science(settings: Any) -> dict[str, Any]:
-    """The settings of a dataclass instance that change a result, as plain JSON values."""
-    return {name: getattr(settings, name) for name in _science_names(settings.__class__)}
+    """The settings of a dataclass instance that change a result, as plain JSON values.
+
+    A setting that has its default is left out, so that a setting which is new in a later version
+    leaves the ids of all earlier rows as they are. :func:`science_defaults` has the others.
+    """
+    return {
+        name: value
+        for name, default in _science_fields(type(settings))  # type: ignore[arg-type]
+        if (value := getattr(settings, name)) != default
+    }
 
 
-@lru_cache
-def _science_names(kind: type[Any]) -> tuple[str, ...]:
+def science_defaults(kind: type[Any]) -> dict[str, Any]:
+    """The defaults that :func:`science` leaves out, of a settings class."""
+    return dict(_science_fields(kind))  # type: ignore[arg-type]
+
+
+@cache
+def _science_fields(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
     """Asked for with every judge call: reading the fields each time costs more than the rest."""
-    return tuple(f.name for f in dataclasses.fields(kind) if f.metadata.get("science"))
+    return tuple(
+        (f.name, f.default if f.default_factory is dataclasses.MISSING else f.default_factory())
+        for f in dataclasses.fields(kind)
+        if f.metadata.get("science")
+    )
 
 
 @dataclass
@@ -258,7 +275,7 @@ class EngineConfig(EndpointConfig):
     """Fresh engines after faults, per shard."""
     row_attempts: int = 2
     """Times one conversation may take its engine down before it is failed alone."""
-    min_response_length: int = 0
+    min_response_length: int = _science(0)
     """``engine=openai``: shorter answers, in characters, are asked again, then stored as empty."""
     cpu_kv_cache_gb: float = 2.0
     """Key-value cache of an engine without a GPU."""

@@ -16,9 +16,18 @@ from mtbench_ray import assets
 from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.config import ModelConfig, RunConfig, science
-from mtbench_ray.engines.checkpoint import folder_hash
+from mtbench_ray.engines.checkpoint import folder_hash, locate
 from mtbench_ray.engines.identity import answer_id, check_local_judge, check_prompts, fingerprint
 from mtbench_ray.errors import UserError
+from mtbench_ray.evaluations import (
+    DEFAULTS,
+    answer_settings,
+    differing,
+    identified,
+    joined,
+    named,
+    union,
+)
 from mtbench_ray.judges.modes import get_mode
 from mtbench_ray.judges.prompts import builtin_prompts, load_prompts
 from mtbench_ray.plan import owed_turns
@@ -30,6 +39,9 @@ from mtbench_ray.schema import (
     QuestionId,
     Unit,
     canonical,
+    content_id,
+    question_hash,
+    text_hash,
 )
 from mtbench_ray.settle import settle
 from mtbench_ray.store import Workspace
@@ -47,6 +59,7 @@ class Job:
         answers: What the model is to answer.
         error: Why the model cannot be run; the job then fails alone.
         notes: What the checks found worth recording (a merged system role, a short window).
+        place: Which of the run's configs it comes from; one config may name several models.
     """
 
     config: RunConfig
@@ -56,6 +69,7 @@ class Job:
     answers: AnswerSet
     error: str | None = None
     notes: list[str] = field(default_factory=list)
+    place: int = 0
 
     @property
     def judged(self) -> bool:
@@ -184,7 +198,11 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
         UserError: A mistake in the settings, or the only model cannot be run.
     """
     hashed = functools.cache(folder_hash)
-    settled = [one for config in configs for one in expand(_pinned(settle(config), hashed))]
+    places: list[int] = []
+    settled: list[RunConfig] = []
+    for place, config in enumerate(configs):
+        settled += expand(_pinned(settle(config), hashed))
+        places += [place] * (len(settled) - len(places))
     judges = {(config.judge.kind, config.judge.model): config.judge for config in settled}
     for judge in judges.values():
         if settled[0].stage != "answers":
@@ -192,8 +210,9 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
     data: dict[str, tuple[BenchmarkData, str]] = {}
     prints: dict[str, str | UserError] = {}
     notes: dict[str, list[str] | UserError] = {}
+    stored = stored_answers(workspace)
     jobs: list[Job] = []
-    for config in settled:
+    for place, config in zip(places, settled, strict=True):
         source = canonical(
             [config.benchmark.name, config.question_path, config.reference_path,
              config.judge_prompt_path, config.judge.prompts, config.judge.kind, config.mode]
@@ -208,8 +227,11 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
             prints[who] = _tried(fingerprint, config.model, config.engine.kind)
         known = prints[who]
         content, mistake = ("", known) if isinstance(known, UserError) else (known, None)
-        answers = _answer_set(config, questions, content, workspace.salt)
-        job = Job(config, loaded, data_name, questions, answers)
+        asked = () if config.stage == "judge" else questions
+        answers = _answer_set(config, asked, content, workspace.salt)
+        job = Job(config, loaded, data_name, questions, answers, place=place)
+        if config.stage == "judge":
+            mistake = _judge_only(job, stored, known)
         # Loading a template takes seconds: not where all answers are there.
         if mistake is None and config.stage != "judge" and _owes(job, workspace):
             if who not in notes:
@@ -221,47 +243,114 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
                 raise mistake
             job.error = str(mistake)
         jobs.append(job)
-    _tell_apart(jobs)
     return jobs
 
 
 def _pinned(config: RunConfig, hashed: Callable[[Path], str]) -> RunConfig:
-    """With what the folder of a local judge holds, so that new weights in it are a new judge."""
+    """With what a local judge really is, so that new weights of the same name are a new judge.
+
+    That is the content of its folder, or the commit of its hub id. Where this machine does not
+    reach the hub, the machine that serves it decides, and the name alone counts.
+    """
     judge = config.judge
-    folder = Path(judge.model).expanduser()
-    if judge.kind != "local" or judge.demo or not judge.model or not folder.is_dir():
+    if judge.kind != "local" or judge.demo or not judge.model:
         return config
-    return dataclasses.replace(
-        config, judge=dataclasses.replace(judge, content=hashed(folder.resolve()))
-    )
+    folder = Path(judge.model).expanduser()
+    if folder.is_dir():
+        content = hashed(folder.resolve())
+    else:
+        commit = _tried(locate, ModelConfig(path=judge.model))
+        content = "" if isinstance(commit, UserError) else commit.revision or ""
+    return dataclasses.replace(config, judge=dataclasses.replace(judge, content=content))
 
 
-def _tell_apart(jobs: Sequence[Job]) -> None:
-    """Jobs of one label with different settings get labels that say what differs."""
-    by_label: dict[str, list[Job]] = {}
-    for job in jobs:
-        by_label.setdefault(job.answers.model, []).append(job)
-    for label, same in by_label.items():
-        settings = [flat(json.loads(job.answers.settings)) for job in same]
-        differing = sorted(
-            {key for one in settings for key in one if one[key] != settings[0].get(key)}
-            - {"fingerprint"}
+def stored_answers(workspace: Workspace) -> list[AnswerSet]:
+    """All answer sets that a workspace knows, of runs and imports, the newest last.
+
+    Also those that were only the other side of a comparison.
+    """
+    found: dict[AnswerSet, None] = {}
+    for record in workspace.run_records():
+        for row in record.evaluations:
+            for answers in (row.opponent, row.answers):
+                # A set without units is of an import that had verdicts only: nothing to judge.
+                if answers is not None and answers.units:
+                    found.pop(answers, None)
+                    found[answers] = None
+    return list(found)
+
+
+def _judge_only(job: Job, stored: Sequence[AnswerSet], print_: str | UserError) -> UserError | None:
+    """Have a job of ``stage=judge`` look at the answers that are there, and at nothing else.
+
+    No checkpoint, tokenizer or GPU is needed: the settings choose among the stored answers, those
+    made with the same settings first, else the newest of that name.
+
+    Args:
+        print_: The model's fingerprint, where its files are here.
+    """
+    config, mine = job.config, answer_settings(job.answers)
+    path = config.model.path.rstrip("/")
+    known = [
+        one
+        for one in stored
+        if one.model == config.model.label
+        or (path and answer_settings(one).get("model.path") == path)
+    ]
+    if not known:
+        near = difflib.get_close_matches(config.model.label, [one.model for one in stored], 3, 0.4)
+        return UserError(
+            f"the workspace holds no answers of {config.model.label}, and stage=judge makes none",
+            f"it has answers of {', '.join(dict.fromkeys(near))}"
+            if near
+            else "answer first: the same line without stage=judge, or `import fastchat DIR`",
         )
-        for job, values in zip(same, settings, strict=True):
-            if differing:
-                what = ", ".join(f"{key}={values.get(key)}" for key in differing)
-                job.answers = dataclasses.replace(job.answers, model=f"{label} ({what})")
+
+    def distance(one: AnswerSet) -> int:
+        theirs = answer_settings(one)
+        if differing(mine, theirs) <= {"fingerprint"}:
+            return 0 if theirs.get("fingerprint") == print_ else 1
+        return 2
+
+    best = min(reversed(known), key=distance)
+    theirs = answer_settings(best)
+    same = [one for one in known if answer_settings(one) == theirs]
+    answers = restricted(same, job.questions, config.sampling.samples)
+    job.answers = dataclasses.replace(answers, model=config.model.label)
+    if best.source == "run":
+        other = sorted(differing(mine, theirs) - {"fingerprint"})
+        if other:
+            shown = ", ".join(f"{key}={theirs.get(key, DEFAULTS.get(key))}" for key in other)
+            job.notes.append(f"the answers that are there were made with {shown}")
+        elif isinstance(print_, str) and print_ != theirs.get("fingerprint"):
+            job.notes.append("the model's files have changed since these answers were made")
+    return None
 
 
-def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings with dotted names."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            found.update(flat(value, f"{prefix}{key}."))
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
+def restricted(sets: Sequence[AnswerSet], questions: Sequence[Question], samples: int) -> AnswerSet:
+    """Stored answers with one kind of settings to some questions, as one set.
+
+    Args:
+        sets: Oldest first; the newest answer of a question and sample is taken.
+        samples: Answers wanted of each question. What is not there is wanted all the same, so that
+            it counts as missing.
+    """
+    there = {
+        (str(unit.question_id), unit.question_hash, unit.sample): unit
+        for answers in sets
+        for unit in answers.units
+    }
+    units = []
+    for question in questions:
+        asked = question_hash(question)
+        for sample in range(samples):
+            name = str(question.question_id)
+            # An import does not say what was asked.
+            unit = there.get((name, asked, sample)) or there.get((name, "", sample))
+            missing = {"of": sets[-1].settings, "question": asked, "sample": sample}
+            answer = unit.answer_id if unit else content_id("answer", missing)
+            units.append(Unit(question.question_id, sample, answer, asked))
+    return dataclasses.replace(sets[-1], units=tuple(units))
 
 
 def _tried(check: Callable[..., _T], *arguments: Any) -> _T | UserError:
@@ -280,59 +369,105 @@ def _owes(job: Job, workspace: Workspace) -> bool:
 def _answer_set(
     config: RunConfig, questions: Sequence[Question], fingerprint: str, salt: str
 ) -> AnswerSet:
-    sampling = dataclasses.replace(config.sampling)
+    model, engine, sampling = config.model, config.engine, config.sampling
     units = tuple(
         Unit(
             question.question_id,
             sample,
-            answer_id(config.model, config.engine, sampling, question, sample, fingerprint + salt),
+            answer_id(model, engine, sampling, question, sample, fingerprint + salt),
+            question_hash(question),
         )
         for question in questions
         for sample in range(sampling.samples)
     )
     settings = canonical(
         {
-            "model": science(config.model),
-            "engine": science(config.engine),
-            "sampling": science(config.sampling),
+            "model": science(dataclasses.replace(model, path=model.path.rstrip("/") or model.path)),
+            "engine": science(engine),
+            "sampling": science(sampling),
             "fingerprint": fingerprint,
             "salt": salt,
         }
     )
-    return AnswerSet(config.model.label, settings, units)
+    return AnswerSet(model.label, settings, units)
 
 
-def evaluations(jobs: Sequence[Job], workspace: Workspace) -> list[Evaluation]:
-    """The rows of the final table.
+@dataclass(frozen=True)
+class Wanted:
+    """The evaluations of a run.
+
+    Attributes:
+        rows: The rows of its table: each wanted verdict is in exactly one (pairwise-all: match).
+        of_jobs: For each job its own, which may be part of one of ``rows``.
+    """
+
+    rows: list[Evaluation]
+    of_jobs: list[list[Evaluation]]
+
+
+def evaluations(jobs: Sequence[Job], workspace: Workspace) -> Wanted:
+    """What a run evaluates.
 
     Raises:
         UserError: The baseline is unknown, or there is no model to compare.
     """
-    rows: dict[str, Evaluation] = {}
-    for job in jobs:
-        for opponent in _opponents(job, jobs, workspace):
-            row = Evaluation(
-                answers=job.answers,
-                judge=job.config.judge.label if job.judged else "",
-                judge_settings=_judge_settings(job) if job.judged else "{}",
-                mode=job.config.mode if job.judged else ANSWERS_ONLY,
-                data=job.data_name,
-                opponent=opponent,
-                judge_samples=job.config.judge.samples,
-                error=job.error,
-                demo=job.config.judge.demo,
-            )
-            key = canonical(
-                [row.answers.settings, row.model, row.judge, row.mode, row.baseline,
-                 row.judge_settings, row.data]
-            )  # fmt: skip
-            rows[key] = row
+    of_jobs = [
+        [_evaluation(job, opponent) for opponent in _opponents(job, jobs, workspace)]
+        for job in jobs
+    ]
+    rows = joined(row for mine in of_jobs for row in mine)
     if not rows:
         raise UserError(
             f"nothing to compare: no model but the baseline {jobs[0].config.baseline} is named",
             "name another one: model=NAME",
         )
-    return list(rows.values())
+    return Wanted(rows, of_jobs)
+
+
+def _evaluation(job: Job, opponent: AnswerSet | None) -> Evaluation:
+    config, data, judged = job.config, job.data, job.judged
+    answers = job.answers
+    if opponent is not None and opponent.model == answers.model:
+        # In a comparison two models need two names.
+        pair = [answer_settings(answers), answer_settings(opponent)]
+        keys = sorted(differing(*pair))
+        answers, opponent = (
+            dataclasses.replace(
+                one, model=named(one.model, {key: mine.get(key, DEFAULTS.get(key)) for key in keys})
+            )
+            for one, mine in zip((answers, opponent), pair, strict=True)
+        )
+    references = {str(q.question_id): q.references for q in data.questions if q.references}
+    official = data.prompts_name in ("fastchat", "rubric5")
+    prompts = f"{data.prompts_name}@{text_hash(data.judge_prompts)[:8]}"
+    return identified(
+        Evaluation(
+            answers=answers,
+            judge=config.judge.label if judged else "",
+            judge_settings=_judge_settings(job) if judged else "{}",
+            mode=config.mode if judged else ANSWERS_ONLY,
+            data=job.data_name,
+            opponent=opponent,
+            judge_samples=config.judge.samples if judged else 1,
+            error=job.error,
+            demo=config.judge.demo,
+            benchmark=data.name,
+            prompts=data.prompts_name if official else prompts,
+            references=text_hash(canonical(references)) if references else "",
+            selection=_selection(config),
+        )
+    )
+
+
+def _selection(config: RunConfig) -> str:
+    """How the questions were chosen, in the words of the command line."""
+    said = []
+    if config.categories:
+        said.append(f"categories=[{','.join(config.categories)}]")
+    if config.limit is not None:
+        said.append(f"limit={config.limit}")
+        said += ["limit_by=category"] * (config.limit_by == "category")
+    return " ".join(said)
 
 
 def _judge_settings(job: Job) -> str:
@@ -344,37 +479,52 @@ def _opponents(job: Job, jobs: Sequence[Job], workspace: Workspace) -> list[Answ
     if not job.judged or job.config.mode == "single":
         return [None]
     same = [
-        other
+        other.answers
         for other in jobs
-        if other.config.judge == job.config.judge and other.data_name == job.data_name
+        if (other.config.judge, other.config.mode, other.data_name)
+        == (job.config.judge, job.config.mode, job.data_name)
     ]
-    models = list({other.answers.model: other.answers for other in same}.values())
     if job.config.mode == "pairwise-all":
+        # Each model once, over all questions that jobs of this run ask it.
+        models: dict[str, AnswerSet] = {}
+        for answers in same:
+            before = models.get(answers.settings)
+            models[answers.settings] = union(before, answers) if before else answers
         if len(models) < 2:
             raise UserError(
                 "mode=pairwise-all compares the models of one run, and there is only one",
                 "-m model=a,b,c mode=pairwise-all",
             )
-        mine = [answers.model for answers in models].index(job.answers.model)
-        return list(models[mine + 1 :])
+        later = list(models)[list(models).index(job.answers.settings) + 1 :]
+        return [_facing(job, [models[name]]) for name in later]
     baseline = job.config.baseline or ""
     if job.answers.model == baseline:
         return []
-    return [_baseline(baseline, models, workspace)]
+    return [_baseline(baseline, job, same, workspace)]
 
 
-def _baseline(name: str, models: Sequence[AnswerSet], workspace: Workspace) -> AnswerSet:
-    """Answers of the baseline: of this run, else the newest ones that the workspace holds."""
-    mine = {answers.model for answers in models}
-    known = {answers.model: answers for answers in models}
-    for record in workspace.run_records():
-        for row in record.evaluations:
-            # A set without units is of an import that had verdicts only: nothing to show a judge.
-            if row.answers.units and row.model not in mine:
-                known[row.model] = row.answers
-    if name in known:
-        return known[name]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+def _facing(job: Job, sets: Sequence[AnswerSet]) -> AnswerSet:
+    """Answers of an opponent to the questions that a job asks its own model."""
+    samples = max((unit.sample for one in sets for unit in one.units), default=0) + 1
+    return restricted(sets, job.questions, min(samples, job.config.sampling.samples))
+
+
+def _baseline(name: str, job: Job, same: Sequence[AnswerSet], workspace: Workspace) -> AnswerSet:
+    """Answers of the baseline: of this run, else of the workspace; with the same sampling first."""
+    stored = stored_answers(workspace)
+    mine = answer_settings(job.answers)
+
+    def unlike(one: AnswerSet) -> int:
+        other = differing(mine, answer_settings(one))
+        return sum(key.startswith(("sampling.", "engine.")) for key in other)
+
+    for known in (same, stored):
+        found = [answers for answers in known if answers.model == name]
+        if found:
+            best = min(reversed(found), key=unlike)
+            return _facing(job, [one for one in found if one.settings == best.settings])
+    labels = [answers.model for answers in (*same, *stored)]
+    near = difflib.get_close_matches(name, labels, n=1, cutoff=0.4)
     raise UserError(
         f"nothing is known of the baseline '{name}'",
         (f"did you mean baseline={near[0]}? " if near else "")

@@ -15,7 +15,7 @@ from typing import Any
 
 from mtbench_ray.errors import UserError
 from mtbench_ray.journal import Place, read_places, replacing, warn, well_formed
-from mtbench_ray.schema import SCHEMA, Judgment, Row, Turn, decode
+from mtbench_ray.schema import SCHEMA, Row, decode
 
 _BATCH = 1000
 _INT64 = 1 << 63
@@ -49,7 +49,7 @@ def mistyped(row: Any) -> str | None:
 
 
 def write_table(path: Path, cls: type[Any], rows: Iterable[Any]) -> None:
-    """Write rows of one class (Turn or Judgment) as a zstd Parquet file, whole or not at all.
+    """Write rows of one class (Turn, Judgment or Score) as a zstd Parquet file, whole or not.
 
     Raises:
         UserError: The disk refused it; the old file is as it was.
@@ -151,18 +151,20 @@ def _arrow_schema(cls: type[Any]) -> Any:
         kind = _TYPES[annotation][0]
         arrow = pyarrow.list_(pyarrow.string()) if kind == "strings" else getattr(pyarrow, kind)()
         columns.append(pyarrow.field(name, arrow, nullable=optional))
-    columns.append(pyarrow.field("question_id_int", pyarrow.bool_(), nullable=False))
+    if any(annotation == "QuestionId" for _, annotation, _ in _fields(cls)):
+        columns.append(pyarrow.field("question_id_int", pyarrow.bool_(), nullable=False))
     columns.append(pyarrow.field("replaced", pyarrow.bool_(), nullable=False))
     return pyarrow.schema(columns)
 
 
-def _flat(row: Turn | Judgment) -> dict[str, Any]:
+def _flat(row: Any) -> dict[str, Any]:
     """The columns of one row."""
     flat: dict[str, Any] = {}
     replaced = False
     for name, annotation, _ in _fields(type(row)):
         value = getattr(row, name)
         if annotation == "QuestionId":
+            flat["question_id_int"] = isinstance(value, int)
             value = str(value)
         if isinstance(value, str):
             flat[name] = well_formed(value)
@@ -172,6 +174,5 @@ def _flat(row: Turn | Judgment) -> dict[str, Any]:
             replaced |= flat[name] != list(value)
         else:
             flat[name] = value
-    flat["question_id_int"] = isinstance(row.question_id, int)
     flat["replaced"] = replaced
     return flat

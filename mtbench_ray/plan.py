@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.endpoint.tokens import prompt_tokens
+from mtbench_ray.evaluations import judge_of
 from mtbench_ray.judges.base import Mode
 from mtbench_ray.judges.modes import failed_reason, get_mode, outcome, read_again
 from mtbench_ray.judges.prompts import PromptSet, load_prompts
@@ -47,11 +48,6 @@ class Setting:
     prompts: PromptSet
     questions: Mapping[QuestionId, Question]
     salt: str = ""
-
-
-def judge_of(evaluation: Evaluation) -> JudgeConfig:
-    """The settings of the judge of a run's evaluation; an import has none."""
-    return JudgeConfig(**json.loads(evaluation.judge_settings))
 
 
 def setting(evaluation: Evaluation, data: BenchmarkData) -> Setting:

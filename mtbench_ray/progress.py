@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from mtbench_ray.evaluations import named, told_apart
 from mtbench_ray.plan import Setting
 from mtbench_ray.reports.tables import common_folder, label, short
 from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Turn
@@ -69,6 +70,7 @@ class Progress:
         self._live: Live | None = None
         models = {row.model for row in evaluations}
         self._folder = common_folder(models)
+        self._apart = told_apart(evaluations)
         self._judges = len({row.judge for row in evaluations if row.judge})
         self._began = time.monotonic()
         self._shown = self._began
@@ -162,9 +164,11 @@ class Progress:
         width = len(str(self._rows))
         first = self._standings.finished - len(finished) + 1
         for number, (row, result) in enumerate(finished, start=first):
-            name = short(row.model, self._folder)
+            settings = self._apart[row.evaluation_id]
+            name = short(named(row.model, settings), self._folder)
             name += f" against {short(row.baseline, self._folder)}" if row.baseline else ""
-            name += f" by {row.judge}" if self._judges > 1 else ""
+            judge = named(row.judge, settings, judge=True)
+            name += f" by {judge}" if row.judge and (self._judges > 1 or judge != row.judge) else ""
             self.message(f"done {number:{width}}/{self._rows}  {result}  {name}")
 
     def _mark(self) -> _Mark:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import operator
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from mtbench_ray.changes import describe_changes
 from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError
 from mtbench_ray.jobs import evaluations, prepare
+from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.stage import check_budget
 from mtbench_ray.session import Session
 from mtbench_ray.settle import settle
@@ -24,8 +27,8 @@ class RunResult:
 
     Attributes:
         exit_code: See :mod:`mtbench_ray.errors`.
-        values: For each config the average of its model under its judge, Hydra's return value;
-            None where it has none or where a config stands for several models.
+        values: For each config the average (or adjusted win rate) of its own evaluation, Hydra's
+            return value; None where it has none or where it stands for several.
     """
 
     exit_code: int
@@ -54,10 +57,10 @@ def _run_jobs(
     from mtbench_ray.endpoint.keys import resolve_key
     from mtbench_ray.reports.estimate import print_plan
     from mtbench_ray.reports.main import finish
+    from mtbench_ray.reports.summary import headline, remembering
 
     first = configs[0]
-    if any(config.workspace != first.workspace for config in configs):
-        raise UserError("the jobs of one run share a workspace", "set workspace once, for all jobs")
+    check_shared(configs)
     configs = [settle(config) for config in configs]
     keys: list[str | None] = []
     if not plan_only:
@@ -72,7 +75,8 @@ def _run_jobs(
         if first.fresh:
             workspace.start_over(command)
         jobs = prepare(configs, workspace)
-        rows = evaluations(jobs, workspace)
+        wanted = evaluations(jobs, workspace)
+        rows = wanted.rows
         changes = [] if first.fresh else describe_changes(jobs, workspace)
         if not first.quiet:
             print(*changes, sep="\n", end="\n" * bool(changes), file=sys.stderr)
@@ -88,13 +92,43 @@ def _run_jobs(
             with contextlib.suppress(UserError):  # the disk, perhaps: the first reason is told
                 workspace.save_run(session.record)
             raise
-        summary = finish(workspace, session.record, rows, first, session.owes_nothing)
-    averages = {
-        (result["model"], result["judge"]): result["average"]["mean"]
-        for result in summary["results"]
-        if "average" in result
-    }
-    if code == EXIT_OK and not summary["complete"]:
+        complete = finish(workspace, session.record, rows, first, session.owes_nothing)
+        find = remembering(workspace, ScoreOptions(first.parity, 0))
+        values: list[float | None] = []
+        for place in range(len(configs)):
+            mine = [
+                row
+                for job, own in zip(jobs, wanted.of_jobs, strict=True)
+                for row in own
+                if job.place == place
+            ]
+            values.append(headline(mine[0], find) if len(mine) == 1 else None)
+    if code == EXIT_OK and not complete:
         code = EXIT_PARTIAL
-    by_config = [averages.get((config.model.label, config.judge.label)) for config in configs]
-    return RunResult(code, by_config)
+    return RunResult(code, values)
+
+
+_SHARED = (
+    "workspace", "stage", "parity", "budget_usd", "fresh", "quiet", "show", "engine.kind",
+    "engine.replicas", "engine.tensor_parallel", "engine.pipeline_parallel",
+)  # fmt: skip
+"""Settings of the whole run: its one stream, its one table and its one budget."""
+
+
+def check_shared(configs: Sequence[RunConfig]) -> None:
+    """Raises UserError where a setting of the whole run differs between its jobs."""
+    names = [*_SHARED]
+    for group in ("report", "cluster"):
+        kind = getattr(configs[0], group)
+        names += [f"{group}.{item.name}" for item in dataclasses.fields(kind)]
+    for name in names:
+        values = list(dict.fromkeys(operator.attrgetter(name)(config) for config in configs))
+        if len(values) > 1:
+            raise UserError(
+                f"{name} cannot be swept: it belongs to the whole run"
+                f" ({', '.join(map(str, values))})",
+                f"one line for each: {name}={values[0]}, then {name}={values[1]}; "
+                "what is in the workspace is not done again"
+                if name != "parity"
+                else "judge once, then `report parity=fastchat` shows the other",
+            )

@@ -209,11 +209,17 @@ class Judgment:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One wanted answer of an answer set."""
+    """One wanted answer of an answer set.
+
+    Attributes:
+        question_hash: Of the question's own text (:func:`question_hash`); empty in imports, whose
+            files do not hold it.
+    """
 
     question_id: QuestionId
     sample: int
     answer_id: str
+    question_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +228,8 @@ class AnswerSet:
 
     Attributes:
         model: Label shown everywhere, the exact text typed.
-        settings: JSON of the science settings behind the answer ids.
+        settings: JSON of the science settings behind the answer ids, defaults left out: ``model``,
+            ``engine``, ``sampling``, ``fingerprint``, ``salt``; of an import its folder.
         units: The wanted answers.
         source: ``run`` or ``import``.
     """
@@ -235,9 +242,10 @@ class AnswerSet:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One row of the final table before it is filled: a model under a judge in a mode.
+    """What one row of the table stands for: a model's answers to a set of questions under a grader.
 
-    Stored in the run record, so that a report can be made later from the workspace alone.
+    Stored in the run record, so that a report can be made later from the workspace alone. What it
+    is made of, and what is part of what, is in :mod:`mtbench_ray.evaluations`.
 
     Attributes:
         answers: The model's wanted answers.
@@ -250,6 +258,11 @@ class Evaluation:
         source: ``run``, or ``import`` where verdicts were read from FastChat files.
         error: Why nothing could be done for this model, where that is so.
         demo: The judge is only a demonstration; scores are not comparable.
+        benchmark: Registered name of the benchmark.
+        prompts: The judge prompts: their name, and the hash of the file where it is a user's own.
+        references: Hash of the reference answers that a judge may be shown; empty for none.
+        selection: How the questions were chosen, in words for the eye; empty for all.
+        evaluation_id: See :func:`mtbench_ray.evaluations.identified`.
     """
 
     answers: AnswerSet
@@ -262,6 +275,11 @@ class Evaluation:
     source: str = "run"
     error: str | None = None
     demo: bool = False
+    benchmark: str = "mt_bench"
+    prompts: str = ""
+    references: str = ""
+    selection: str = ""
+    evaluation_id: str = ""
 
     @property
     def model(self) -> str:
@@ -312,9 +330,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One aggregate with its coverage.
+    """One aggregate with its coverage; ``scores.parquet`` has a row for each.
 
     Attributes:
+        evaluation_id: Of the evaluation (in pairwise-all: of the model's row over its matches).
+        benchmark: Registered name of the benchmark.
+        step: Training step in the model's name, None where there is none.
         metric: ``rating`` or, in pairwise modes, ``win_rate_adjusted``.
         dimension: ``all``, ``turn`` or ``category``.
         name: The turn or the category; empty for ``all``.
@@ -340,6 +361,9 @@ class Score:
     ci_low: float | None = None
     ci_high: float | None = None
     method: str = ""
+    evaluation_id: str = ""
+    benchmark: str = ""
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +407,12 @@ def content_id(kind: str, fields: Mapping[str, Any]) -> str:
         fields: JSON-able values. Order does not matter, names and values do.
     """
     return text_hash(canonical([kind, dict(fields)]))
+
+
+def question_hash(question: Question) -> str:
+    """Of what a model is asked: two questions with one id and other texts are two questions."""
+    asked = [question.turns, [to_dict(message) for message in question.context]]
+    return text_hash(canonical(asked))[:16]
 
 
 def encode(row: Any) -> str:

@@ -7,9 +7,10 @@ import difflib
 import operator
 import os
 import re
+from typing import TypeVar
 from urllib.parse import urlsplit
 
-from mtbench_ray.config import RunConfig
+from mtbench_ray.config import EndpointConfig, RunConfig
 from mtbench_ray.errors import UserError
 
 _WORDS = {
@@ -35,6 +36,8 @@ _WORDS = {
 """Settings that take one of a few words."""
 _SWITCH = {"on": "on", "true": "on", "yes": "on", "off": "off", "false": "off", "no": "off"}
 """YAML makes a boolean of an unquoted on or off, which comes as ``True`` or ``False``."""
+_OPENAI = "https://api.openai.com/v1"
+"""What the openai client calls where no address is given."""
 _LOGIN = re.compile(r"(?:^|//)[^/?#]*@")
 
 
@@ -72,7 +75,7 @@ def settle(config: RunConfig) -> RunConfig:
         )
     if judge.kind == "openai" and judge.base_url is None:
         # The openai client reads it too; here it gets into the ids and the record.
-        address = os.environ.get("OPENAI_BASE_URL", "").strip() or None
+        address = os.environ.get("OPENAI_BASE_URL", "").strip() or _OPENAI
         judge = dataclasses.replace(judge, base_url=address)
     if engine.kind == "openai" and not engine.base_url:
         raise UserError(
@@ -85,9 +88,30 @@ def settle(config: RunConfig) -> RunConfig:
             )
         if service.kind == "openai" and service.base_url is not None:
             _check_address(f"{group}.base_url", service.base_url)
+    if judge.kind == "openai":
+        judge = _one_spelling(judge)
+    if engine.kind == "openai":
+        engine = _one_spelling(engine)
     if judge.constrain is None:
         judge = dataclasses.replace(judge, constrain=judge.demo)
-    return dataclasses.replace(config, judge=judge)
+    return dataclasses.replace(config, judge=judge, engine=engine)
+
+
+_Service = TypeVar("_Service", bound=EndpointConfig)
+
+
+def _one_spelling(service: _Service) -> _Service:
+    """The same address always in the same spelling, since it is part of ids."""
+    if not service.base_url:
+        return service
+    parts = urlsplit(service.base_url.strip())
+    place = (parts.hostname or "").lower()
+    place = f"[{place}]" if ":" in place else place
+    if parts.port is not None and parts.port != {"http": 80, "https": 443}.get(parts.scheme):
+        place += f":{parts.port}"
+    return dataclasses.replace(
+        service, base_url=f"{parts.scheme.lower()}://{place}{parts.path.rstrip('/')}"
+    )
 
 
 def refuse_login(key: str, value: str) -> None:

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import secrets as random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from mtbench_ray.schema import (
     Evaluation,
     Judgment,
     Question,
+    Score,
     Turn,
     decode,
     encode,
@@ -256,6 +257,15 @@ class Workspace:
             raise UserError(f"{path} is not benchmark data: {error}", hint) from None
         return self._data[key]
 
+    def has_data(self, name: str) -> bool:
+        """Whether a snapshot is there and whole; warns where it is not."""
+        try:
+            self.load_data(name)
+        except UserError as error:
+            self._problem(f"evaluations left out: {error.args[0]}")
+            return False
+        return True
+
     def write_text(self, relative: Path | str, text: str) -> Path:
         """Write a file of the workspace whole or not at all, without any secret.
 
@@ -269,12 +279,26 @@ class Workspace:
             temporary.write_bytes(well_formed(clean).encode())
         return path
 
-    def write_parquet(self) -> list[Path]:
-        """Write ``answers.parquet`` and ``judgments.parquet``: the rows that count, one per id."""
-        answers, judgments = self.root / "answers.parquet", self.root / "judgments.parquet"
-        write_table(answers, Turn, self._turns.values())
-        write_table(judgments, Judgment, self.judgments.values())
-        return [answers, judgments]
+    def write_parquet(
+        self, judgments: Iterable[Judgment] | None = None, scores: Iterable[Score] | None = None
+    ) -> list[Path]:
+        """Write ``answers.parquet``, ``judgments.parquet`` and, if given, ``scores.parquet``.
+
+        Args:
+            judgments: Rows of the second table; None: those that count, one per id.
+            scores: Rows of the third.
+        """
+        tables: dict[str, tuple[type[Any], Iterable[Any]]] = {
+            "answers": (Turn, self._turns.values()),
+            "judgments": (Judgment, self.judgments.values() if judgments is None else judgments),
+        }
+        if scores is not None:
+            tables["scores"] = (Score, scores)
+        paths = []
+        for name, (kind, rows) in tables.items():
+            paths.append(self.root / f"{name}.parquet")
+            write_table(paths[-1], kind, rows)
+        return paths
 
     def close(self) -> None:
         """Sync and close the journals and give the lock back; a second call does nothing."""

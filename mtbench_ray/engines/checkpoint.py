@@ -18,24 +18,12 @@ from mtbench_ray.config import ModelConfig
 from mtbench_ray.errors import UserError
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
-CONFIG_FILES = (
-    "config.json",
-    "generation_config.json",
-    "adapter_config.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-)
 _TOKENIZER_FILE = re.compile(
     r"(tokenizer|vocab|merges|special_tokens|added_tokens|chat_template|tekken).*"
-    r"|.*\.(model|jinja|tiktoken|spm)"
+    r"|.*\.(model|jinja|tiktoken|spm|bpe)"
 )
+_MODEL_FILE = re.compile(r"(config|generation_config|adapter_config)\.json|.*\.py")
+"""Beside the tokenizer: what says how the weights are used, code that ships with them included."""
 _TOKENIZER_KIND = ("model_type", "tokenizer_class", "auto_map", "transformers_version")
 """Entries of config.json that say which kind of tokenizer it is."""
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -173,18 +161,16 @@ def safetensors_header(path: Path) -> dict[str, Any]:
 def folder_hash(folder: Path) -> str:
     """sha256 over what a folder's model is: 32 hex digits, the same wherever the folder lies.
 
-    Config and tokenizer files count in full; weights in full up to 256 MB in all, above that by
-    size, header and three blocks of 4 kB of every tensor (64 strides of files that are no
+    Config, tokenizer and code files count in full; weights in full up to 256 MB in all, above that
+    by size, header and three blocks of 4 kB of every tensor (64 strides of files that are no
     safetensors), which takes 0.1 s for 15 GB. Times and places do not count: a copy is the same
     model. So what may go unseen is a change of a few values inside one large tensor of a large
     model; training does not make such changes.
     """
     digest = hashlib.sha256()
-    for name in CONFIG_FILES:
-        path = folder / name
-        if path.is_file():
-            digest.update(f"{name} {path.stat().st_size}\n".encode())
-            digest.update(path.read_bytes())
+    for path in _small_files(folder, _TOKENIZER_FILE, _MODEL_FILE):
+        digest.update(f"{path.relative_to(folder)} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
     files = _all_weights(folder)
     whole = sum(f.stat().st_size for f in files) <= _HASH_WHOLE_BELOW
     for path in files:
@@ -209,11 +195,22 @@ def tokenizer_hash(folder: Path) -> str:
     config = read_json(folder / "config.json")
     kind = [config.get(key) for key in _TOKENIZER_KIND]
     digest = hashlib.sha256(json.dumps(kind, sort_keys=True).encode())
-    for path in sorted([*folder.iterdir(), *(folder / "additional_chat_templates").glob("*")]):
-        if path.is_file() and _TOKENIZER_FILE.fullmatch(path.name):
-            digest.update(f"\n{path.relative_to(folder)} {path.stat().st_size}\n".encode())
-            digest.update(path.read_bytes())
+    for path in _small_files(folder, _TOKENIZER_FILE):
+        digest.update(f"\n{path.relative_to(folder)} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def _small_files(folder: Path, *names: re.Pattern[str]) -> list[Path]:
+    """Files of a model folder, beside its weights, whose name fits one of some patterns."""
+    places = [*folder.iterdir(), *(folder / "additional_chat_templates").glob("*")]
+    return sorted(
+        path
+        for path in places
+        if path.suffix not in WEIGHT_SUFFIXES
+        and any(name.fullmatch(path.name) for name in names)
+        and path.is_file()
+    )
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, int]]:

@@ -13,7 +13,11 @@ from mtbench_ray.errors import UserError
 from mtbench_ray.schema import Question, content_id, to_dict
 
 _VLLM_FIELDS = ("kind", "dtype", "quantization", "max_model_len", "args")
-_ENDPOINT_FIELDS = ("kind", "base_url", "extra_body")
+_ENDPOINT_FIELDS = ("kind", "base_url", "extra_body", "min_response_length")
+_NOT_SENT = frozenset({"revision", "adapter", "chat_template"})
+"""Settings of a model that its service decides."""
+_FINGERPRINTED = frozenset({"path", "revision", "adapter"})
+"""Settings of a model for which its fingerprint stands."""
 
 
 def fingerprint(model: ModelConfig, kind: str = "vllm") -> str:
@@ -87,12 +91,8 @@ def answer_id(
 def _model_fields(model: ModelConfig, kind: str) -> dict[str, Any]:
     fields = science(model)
     if kind == "openai":
-        for name in ("revision", "adapter", "chat_template"):
-            del fields[name]
-        return fields
-    # The fingerprint stands for these.
-    for name in ("path", "revision", "adapter"):
-        del fields[name]
+        return {name: fields[name] for name in fields if name not in _NOT_SENT}
+    fields = {name: fields[name] for name in fields if name not in _FINGERPRINTED}
     if model.chat_template:
         from mtbench_ray.engines.template import template_file
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from mtbench_ray.errors import UserError
+from mtbench_ray.evaluations import (
+    DEFAULTS,
+    answer_settings,
+    differing,
+    judge_names,
+    named,
+)
 from mtbench_ray.fastchat.answers import answer_record, by_number, official_category
 from mtbench_ray.fastchat.counting import imported_judgments
 from mtbench_ray.fastchat.verdicts import pair_record, single_record
@@ -26,6 +33,7 @@ from mtbench_ray.schema import (
     Question,
     QuestionId,
     Unit,
+    canonical,
 )
 from mtbench_ray.store import Workspace
 
@@ -61,6 +69,7 @@ def export_fastchat(
         return {question.question_id: question for question in data}
 
     # Last those that count: a run's own answers before what others compared them with.
+    evaluations = list(map(_under_names(evaluations), evaluations))
     sets = [(row.opponent, row.data) for row in evaluations if row.opponent is not None]
     sets += [(row.answers, row.data) for row in evaluations]
     answers = {known.model: known for known, _ in sets}
@@ -95,6 +104,37 @@ def export_fastchat(
     if any(q.category != official_category(q.question_id) for q in every.values()):
         files["question.jsonl"] = map(_question, every.values())
     return _write(workspace, folder, files)
+
+
+def _under_names(
+    evaluations: Sequence[Evaluation],
+) -> Callable[[Evaluation], Evaluation]:
+    """Gives models and judges of equal labels the names that tell them apart.
+
+    FastChat's files know a model by its name, and pool what has one name.
+    """
+    labels: dict[str, dict[str, AnswerSet]] = {}
+    for row in evaluations:
+        for known in filter(None, (row.opponent, row.answers)):
+            labels.setdefault(known.model, {})[canonical(answer_settings(known))] = known
+    judges = judge_names([row for row in evaluations if row.judge])
+
+    def name(answers: AnswerSet) -> AnswerSet:
+        same = [answer_settings(known) for known in labels[answers.model].values()]
+        mine = answer_settings(answers)
+        keys = {key for other in same for key in differing(mine, other)} - {"model.path"}
+        settings = {key: mine.get(key, DEFAULTS.get(key)) for key in sorted(keys)}
+        return dataclasses.replace(answers, model=named(answers.model, settings))
+
+    def rename(row: Evaluation) -> Evaluation:
+        return dataclasses.replace(
+            row,
+            answers=name(row.answers),
+            opponent=row.opponent and name(row.opponent),
+            judge=judges.get(row.evaluation_id, row.judge),
+        )
+
+    return rename
 
 
 def _by_question(answers: AnswerSet) -> dict[QuestionId, list[Unit]]:

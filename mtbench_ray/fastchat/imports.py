@@ -13,6 +13,7 @@ from typing import Any
 from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.errors import UserError
+from mtbench_ray.evaluations import identified
 from mtbench_ray.fastchat.answers import answer_turns, by_number, official_category, question_id
 from mtbench_ray.fastchat.counting import coverage_notes
 from mtbench_ray.fastchat.tree import find_files, find_root
@@ -143,7 +144,9 @@ def import_fastchat(
         raise UserError(
             f"{folder} holds no row of FastChat's", _printable("; ".join(report.notes[:3]))
         )
-    report.evaluations = _evaluations(run.data, answers, singles, pairs, baseline)
+    report.evaluations = [
+        identified(row) for row in _evaluations(run.data, answers, singles, pairs, baseline, folder)
+    ]
     report.notes += coverage_notes(workspace, report.evaluations)
     record.evaluations = report.evaluations
     record.notes = report.notes[-_KEPT:]
@@ -205,7 +208,12 @@ def _read_answers(run: _Import, path: Path, name: str) -> AnswerSet:
         for turns in found.values():
             for turn in turns:
                 run.keep(turn)
-    return AnswerSet(model, canonical({"import": "fastchat"}), tuple(units), source="import")
+    return AnswerSet(model, _settings(model, run.report.folder), tuple(units), source="import")
+
+
+def _settings(model: str, folder: Path) -> str:
+    """All that is known of imported answers: whose they are, and where they were."""
+    return canonical({"import": str(folder.resolve()), "model": {"name": model}})
 
 
 def _read_judgments(
@@ -245,10 +253,11 @@ def _evaluations(
     singles: Mapping[tuple[str, str], Sequence[str]],
     pairs: Mapping[tuple[str, str, str], Sequence[str]],
     baseline: str | None,
+    folder: Path,
 ) -> list[Evaluation]:
     def row(model: str, judge: str, mode: str, ids: Sequence[str], other: str | None) -> Evaluation:
         sets = [
-            answers.get(label, AnswerSet(label, canonical({"import": "fastchat"}), (), "import"))
+            answers.get(label, AnswerSet(label, _settings(label, folder), (), "import"))
             for label in (model, other or "")
         ]
         return Evaluation(

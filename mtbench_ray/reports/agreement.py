@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
+from mtbench_ray.evaluations import judge_names
 from mtbench_ray.judges.agreement import (
     Rated,
     Vote,
@@ -128,10 +129,16 @@ def _ratings(
 
 
 def _of_judge(word: str, rows: Sequence[Evaluation]) -> list[Evaluation]:
-    mine = [row for row in rows if row.judge == word]
+    judged = [row for row in rows if row.judge]
+    names = judge_names(judged)
+    mine = [row for row in judged if word in (row.judge, names[row.evaluation_id])]
     if not mine:
-        raise unknown_name(
-            "judge of this workspace", word, {row.judge for row in rows if row.judge}
+        raise unknown_name("judge of this workspace", word, set(names.values()))
+    called = dict.fromkeys(names[row.evaluation_id] for row in mine)
+    if len(called) > 1:
+        raise UserError(
+            f"'{word}' judged with several settings: {', '.join(called)}",
+            "write one of these, in quotes",
         )
     return mine
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mtbench_ray.config import science
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
-from mtbench_ray.jobs import flat
+from mtbench_ray.evaluations import (
+    answer_settings,
+    differing,
+    grader_settings,
+    judge_of,
+    named,
+    told_apart,
+)
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.plan import judge_of
 from mtbench_ray.reports.summary import in_order, rating_scale, verdicts
 from mtbench_ray.reports.tables import MARK, common_folder, grid, interval, label, number, short
 from mtbench_ray.schema import Evaluation, Outcome
 from mtbench_ray.stats import paired_difference
 from mtbench_ray.store import Workspace
 
-_WHICH_MODEL = ("path", "revision", "adapter", "name")
+_WHICH_MODEL = ("model.path", "model.revision", "model.adapter", "fingerprint")
+Fields = Callable[[Evaluation], dict[str, Any]]
 LEVEL = 0.05
 """A difference is called one where p is below this and the 95% interval leaves out 0."""
 
@@ -52,23 +59,25 @@ def report(
     if len(words) != 2:
         raise UserError("compare what?", "report compare MODEL MODEL")
     rated = [row for row in rows if row.mode == "single" and row.judge]
-    known = {row.model for row in rated}
-    first, second = (_find(word, known) for word in words)
+    settings = told_apart(rated)
+    models: dict[str, list[Evaluation]] = {}
+    for row in rated:
+        models.setdefault(named(row.model, settings[row.evaluation_id]), []).append(row)
+    first, second = (_find(word, models) for word in words)
     if first == second:
         raise UserError(f"both names mean {first}", "name two models")
-    by_judge = [{row.judge: row for row in rated if row.model == name} for name in (first, second)]
-    judges = [judge for judge in by_judge[0] if judge in by_judge[1]]
-    if not judges:
+    pairs = _pairs(models[first], models[second])
+    if not pairs:
         raise UserError(
             f"no judge rated both {first} and {second}",
-            f"judges of the first: {', '.join(by_judge[0])}; of the second: "
-            + ", ".join(by_judge[1]),
+            "judges of the first: {}; of the second: {}".format(
+                *(", ".join(row.judge for row in models[name]) for name in (first, second))
+            ),
         )
     found = []
-    for judge in judges:
-        a, b = by_judge[0][judge], by_judge[1][judge]
+    for a, b in pairs:
         mine, other = (verdicts(workspace, row, options) for row in (a, b))
-        found.append(compare(a, b, mine, other, options))
+        found.append(compare(a, b, mine, other, options) | {"a": first, "b": second})
         one, two = rating_scale(workspace, a), rating_scale(workspace, b)
         if one != two:
             found[-1]["verdict"] = (
@@ -80,6 +89,18 @@ def report(
     else:
         print("\n\n".join(_text(item, format == "markdown") for item in found))
     return EXIT_OK
+
+
+def _pairs(
+    first: Sequence[Evaluation], second: Sequence[Evaluation]
+) -> list[tuple[Evaluation, Evaluation]]:
+    """Evaluations by the same judge; with the same settings where there are such."""
+    pairs = []
+    for judge in dict.fromkeys(row.judge for row in first):
+        mine, other = ([row for row in rows if row.judge == judge] for rows in (first, second))
+        alike = [(a, b) for a in mine for b in other if grader_settings(a) == grader_settings(b)]
+        pairs += alike or [(a, b) for a in mine[-1:] for b in other[-1:]]
+    return pairs
 
 
 def compare(
@@ -110,11 +131,11 @@ def compare(
     notes = []
     if left_out:
         notes.append(f"{left_out} rated turns of only one of the two are left out")
-    if other_judge := _differing(*map(_judge_fields, (a, b))):
+    if other_judge := _differing(a, b, _judge_fields):
         notes.append(f"the judge had other settings for one of them: {', '.join(other_judge)}")
-    if other_answers := _differing(*map(_answer_fields, (a, b))):
+    if other_answers := _differing(a, b, _answer_fields):
         notes.append(f"the two answered with different settings: {', '.join(other_answers)}")
-    if a.data != b.data:
+    if (a.prompts, a.references) != (b.prompts, b.references):
         notes.append("questions, references or judge prompts are not the same for both")
     if a.demo or b.demo:
         notes.append("demo judge: not comparable")
@@ -137,19 +158,22 @@ def _judge_fields(row: Evaluation) -> dict[str, Any]:
     """Settings of the judge that change its verdicts; an import knows of none."""
     if row.source == "import":
         return {}
-    return flat(science(judge_of(row)))
+    return {f"judge.{name}": value for name, value in science(judge_of(row)).items()}
 
 
 def _answer_fields(row: Evaluation) -> dict[str, Any]:
     """Settings that change answers, but for which model it is; an import knows of none."""
-    settings = json.loads(row.answers.settings)
-    model = {k: v for k, v in settings.get("model", {}).items() if k not in _WHICH_MODEL}
-    kept = {name: settings[name] for name in ("sampling", "engine") if name in settings}
-    return flat(kept | {"model": model})
+    if row.answers.source == "import":
+        return {}
+    settings = answer_settings(row.answers)
+    return {name: value for name, value in settings.items() if name not in _WHICH_MODEL}
 
 
-def _differing(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
-    return [name for name in a if name in b and a[name] != b[name]]
+def _differing(a: Evaluation, b: Evaluation, fields: Fields) -> list[str]:
+    if "import" in (a.source, b.source):
+        return []
+    names = sorted(differing(fields(a), fields(b)))
+    return [name.partition(".")[2] if fields is _judge_fields else name for name in names]
 
 
 def verdict(a: str, b: str, total: Mapping[str, Any]) -> str:
@@ -172,15 +196,32 @@ def verdict(a: str, b: str, total: Mapping[str, Any]) -> str:
     )
 
 
-def _find(word: str, known: set[str]) -> str:
+def _find(word: str, models: Mapping[str, Sequence[Evaluation]]) -> str:
+    """The model that a word names: by its name, its label, the end of its path, or an id."""
+    known = set(models)
     if word in known:
         return word
+    labelled = [
+        name
+        for name, rows in models.items()
+        if any(row.model == word or _is_id(word, row) for row in rows)
+    ]
+    if len(labelled) > 1:
+        raise UserError(
+            f"'{word}' may be any of {', '.join(labelled)}", "write one of these, in quotes"
+        )
+    if labelled:
+        return labelled[0]
     ends = [name for name in sorted(known) if name.rstrip("/").endswith(f"/{word.strip('/')}")]
     if len(ends) > 1:
         raise UserError(f"'{word}' may be any of {', '.join(ends)}", "write more of the path")
     if not ends:
         raise unknown_name("rated model of this workspace", word, known)
     return ends[0]
+
+
+def _is_id(word: str, row: Evaluation) -> bool:
+    return len(word) >= 6 and row.evaluation_id.startswith(word)
 
 
 def _ratings(outcomes: Iterable[Outcome]) -> dict[Hashable, tuple[float, str, str]]:

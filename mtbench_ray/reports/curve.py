@@ -6,16 +6,17 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mtbench_ray.checkpoints import run_of, step_of
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
+from mtbench_ray.evaluations import named, told_apart
 from mtbench_ray.journal import replacing
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.names import safe_names
 from mtbench_ray.reports.spread import spread
-from mtbench_ray.reports.summary import in_order, newest, rating_scale, verdicts
+from mtbench_ray.reports.summary import current, in_order, rating_scale, verdicts
 from mtbench_ray.reports.tables import common_folder, label
 from mtbench_ray.schema import Evaluation
 from mtbench_ray.store import Workspace
@@ -23,6 +24,11 @@ from mtbench_ray.store import Workspace
 ERRORS = ("ci95", "sem", "std", "repeats", "none")
 """What error bars show: the 95% interval, one standard error of the mean, the standard deviation of
 single verdicts, that of repeated averages, or nothing (see :mod:`mtbench_ray.reports.spread`)."""
+_NOT_TOLD = frozenset(
+    {"model.path", "model.name", "model.revision", "model.adapter", "fingerprint", "questions",
+     "sampling.samples", "judge.samples", "judgments", "import"}
+)  # fmt: skip
+"""Settings that differ from checkpoint to checkpoint of one curve."""
 PARTS = ("both", "all", "category")
 
 
@@ -131,18 +137,26 @@ def collect(
     alike = len({workspace.root.name for workspace in workspaces}) < len(workspaces)
     for workspace in workspaces:
         place = str(workspace.root) if alike else workspace.root.name
-        for row in newest(workspace.run_records()):
-            if row.mode != "single" or not row.judge:
-                continue
+        rows = [row for row in current(workspace) if row.mode == "single" and row.judge]
+        settings = told_apart(rows, lambda row: (run_of(row.model), row.judge), ignore=_NOT_TOLD)
+        for row in rows:
+            said = settings[row.evaluation_id]
             step = step_of(row.model)
             if step is None:
                 without.append(row.model)
                 continue
-            line = run_of(row.model)
+            line = named(run_of(row.model), said)
             if len(workspaces) > 1:
                 line = f"{place}: {line}"
-            points += _points(workspace, row, step, line, options)
-    points.sort(key=lambda point: (point.judge, point.line, point.step))
+            judge = named(row.judge, said, judge=True)
+            points += _points(workspace, replace(row, judge=judge), step, line, options)
+    # Of two evaluations of one checkpoint that ask other questions the larger one is its point.
+    largest: dict[tuple[str, str, int, str, str], Point] = {}
+    for point in points:
+        key = (point.line, point.judge, point.step, point.model, point.category)
+        if key not in largest or point.planned >= largest[key].planned:
+            largest[key] = point
+    points = sorted(largest.values(), key=lambda point: (point.judge, point.line, point.step))
     return points, list(dict.fromkeys(without))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mtbench_ray.endpoint.tokens import cost, estimate_tokens
 from mtbench_ray.engines.chat import build_messages
 from mtbench_ray.engines.template import load_template
+from mtbench_ray.evaluations import named, told_apart
 from mtbench_ray.jobs import Job
 from mtbench_ray.plan import good_turns, outcomes, owed_turns, render, setting
 from mtbench_ray.reports.tables import grid, label, number
@@ -48,37 +49,53 @@ class Estimate:
     minutes: float | None = None
 
 
-def estimate(job: Job, row: Evaluation, workspace: Workspace, counted: set[str]) -> Estimate:
-    """Estimate one evaluation.
+def estimate(
+    row: Evaluation,
+    found: Estimate,
+    coming: Mapping[str, int],
+    workspace: Workspace,
+    parity: str,
+    counted: set[str],
+) -> Estimate:
+    """Estimate what is pending of one evaluation.
 
     Answers that are not there yet are taken to be :data:`ANSWER_TOKENS` long, no longer than the
     run's cap; rendered prompts are measured.
 
     Args:
-        counted: Answer ids that an earlier row of the same plan has counted; extended here.
+        found: Filled in and returned.
+        coming: Answers that the run generates, each with its new tokens per turn at most; a
+            verdict that needs another one which is not there will not be asked for.
+        counted: Answers, and judge calls, that an earlier row of the same plan has counted;
+            extended here.
     """
-    questions = {question.question_id: question for question in job.data.questions}
-    found = Estimate(row.model, row.judge or "none")
+    if row.error is not None:
+        return found
+    data = workspace.load_data(row.data)
+    questions = {question.question_id: question for question in data.questions}
+    asked = {unit.answer_id: unit.question_id for unit in row.answers.units}
     for answer, good in owed_turns(row.answers, questions, workspace.turns).items():
-        if answer not in counted:
+        if answer in coming and answer not in counted:
             counted.add(answer)
-            unit = next(unit for unit in row.answers.units if unit.answer_id == answer)
-            found.turns += len(questions[unit.question_id].turns) - len(good)
+            found.turns += len(questions[asked[answer]].turns) - len(good)
     if not row.judge:
         return found
-    what = setting(row, job.data)
+    what = setting(row, data)
     turns = dict(workspace.turns)
-    guess = "word " * min(ANSWER_TOKENS, job.config.sampling.max_tokens)
-    for outcome in outcomes(what, workspace.turns, workspace.verdicts, job.config.parity):
+    for outcome in outcomes(what, workspace.turns, workspace.verdicts, parity):
         found.planned += 1
         if not outcome.reason:
             found.done += 1
             continue
-        _imagine(outcome.slot, turns, guess, row)
+        if not _imagine(outcome.slot, turns, coming, row):
+            continue
         request = render(what, outcome.slot, turns)
+        if request.judgment_id in counted:
+            continue
+        counted.add(request.judgment_id)
         found.calls += 1
         found.prompt_tokens += sum(estimate_tokens(m.content) for m in request.messages)
-        found.output_tokens += min(JUDGMENT_TOKENS, what.judge.max_tokens)
+        found.output_tokens += min(JUDGMENT_TOKENS, what.judge.max_tokens or JUDGMENT_TOKENS)
     found.dollars = cost(what.judge, found.prompt_tokens, found.output_tokens)
     rates = []
     if what.judge.requests_per_minute:
@@ -89,25 +106,47 @@ def estimate(job: Job, row: Evaluation, workspace: Workspace, counted: set[str])
     return found
 
 
-def _imagine(slot: Slot, turns: dict[tuple[str, int], Turn], text: str, row: Evaluation) -> None:
-    """Put stand-ins where the turns of a slot are not there yet."""
+def _imagine(
+    slot: Slot, turns: dict[tuple[str, int], Turn], coming: Mapping[str, int], row: Evaluation
+) -> bool:
+    """Put stand-ins where the turns of a slot are not there yet; returns whether all will be.
+
+    Texts of different answers differ, as those of a model do: equal ones would be judged once.
+    """
     for answer in slot.answer_ids:
         good = good_turns(answer, turns)
+        if len(good) < slot.turn and answer not in coming:
+            return False
         for number_ in range(len(good) + 1, slot.turn + 1):
             history = tuple(turn.content for turn in good_turns(answer, turns))
+            length = min(ANSWER_TOKENS, coming[answer] or ANSWER_TOKENS)
             turns[(answer, number_)] = Turn(
                 answer_id=answer, turn=number_, benchmark="", question_id=slot.question_id,
-                model=row.model, sample=slot.sample, content=text, status="ok", history=history,
+                model=row.model, sample=slot.sample, content=answer + " word" * (length - 8),
+                status="ok", history=history,
             )  # fmt: skip
+    return True
 
 
 def print_plan(
     jobs: Sequence[Job], rows: Sequence[Evaluation], workspace: Workspace, *, show: int
 ) -> None:
     """Print the plan of a run, and ``show`` rendered prompts."""
-    by_label = {job.answers.model: job for job in jobs}
+    coming = {
+        unit.answer_id: job.config.sampling.max_tokens
+        for job in jobs
+        if job.config.stage != "judge" and job.error is None
+        for unit in job.answers.units
+    }
+    apart = told_apart(rows)
     counted: set[str] = set()
-    found = [estimate(by_label[row.model], row, workspace, counted) for row in rows]
+    found = []
+    for row in rows:
+        settings = apart[row.evaluation_id]
+        judge = named(row.judge, settings, judge=True) if row.judge else "none"
+        empty = Estimate(named(row.model, settings), judge)
+        parity = jobs[0].config.parity
+        found.append(estimate(row, empty, coming, workspace, parity, counted))
     total = Estimate("all", "")
     for item in found:
         for name in ("turns", "calls", "done", "planned", "prompt_tokens", "output_tokens"):
@@ -159,7 +198,7 @@ def _show(
         what = setting(row, job.data)
         turns = dict(workspace.turns)
         for slot in what.mode.slots(row, what.questions)[:count]:
-            _imagine(slot, turns, "(the answer, which is not there yet)", row)
+            _imagine(slot, turns, dict.fromkeys(slot.answer_ids, 16), row)
             request = render(what, slot, turns)
             print(f"\n--- judge prompt {request.judge_prompt}, question {slot.question_id} ---")
             _print_messages(request.messages)

@@ -18,10 +18,11 @@ from mtbench_ray.reports.spread import aggregate, is_repeated
 from mtbench_ray.reports.summary import (
     Summary,
     Verdicts,
-    key,
-    newest,
+    all_scores,
+    current,
+    judgment_rows,
+    modes_of,
     remembering,
-    shown,
     summarise,
     summarise_all,
 )
@@ -40,7 +41,7 @@ def finish(
     rows: Sequence[Evaluation],
     config: RunConfig,
     nothing_done: bool,
-) -> Summary:
+) -> bool:
     """Write a run's files and print its table.
 
     ``summary_agg.json`` (see :mod:`mtbench_ray.reports.spread`) is written where a judge rated.
@@ -51,41 +52,65 @@ def finish(
             questions or settings are looked at than last time.
 
     Returns:
-        The summary of ``rows``.
+        Whether all that the run wants is there.
     """
     options = ScoreOptions(config.parity, config.report.resamples, config.report.seed)
-    known = {key(row): row for row in newest(workspace.run_records())}
-    if not nothing_done or any(known.get(key(row)) != row for row in rows):
+    recorded = [row for known in workspace.run_records() for row in known.evaluations]
+    changed = not nothing_done or not set(rows) <= set(recorded)
+    if changed:
         if record.status == "running":
             record.status = "finished"
         record.finished = time.time()
         workspace.save_run(record)
-        workspace.write_parquet()
-    every = newest(workspace.run_records())
-    fastchat.export_fastchat(workspace, workspace.root, every)
+    every = current(workspace)
     find = remembering(workspace, options)
-    summary = summarise_all(workspace, every, options, find)
-    workspace.write_text("summary.json", json.dumps(summary, indent=1) + "\n")
+    if changed:
+        workspace.write_parquet(
+            judgment_rows(workspace, every, find), all_scores(every, options, find)
+        )
+    fastchat.export_fastchat(workspace, workspace.root, every)
+    whole = summarise_all(workspace, every, options, find)
+    workspace.write_text("summary.json", json.dumps(whole, indent=1) + "\n")
     spreads = aggregate(every, find, options)
     if spreads["results"]:
         workspace.write_text("summary_agg.json", json.dumps(spreads, indent=1) + "\n")
-    mine, mode = summary, rows[0].mode
-    if summary["mode"] != mode or [row for row in every if row.mode == mode] != list(rows):
-        mine = summarise(workspace, rows, mode, options, find)
-    _print(mine, rows, options, find, config.report.format)
-    if nothing_done and mine["complete"]:
-        print("nothing was owed: no engine was started, no judge was called", file=sys.stderr)
-    elif not mine["complete"] and not config.quiet:
+    mine = _show(workspace, rows, options, find, config.report.format)
+    complete = all(summary["complete"] for summary in mine)
+    if nothing_done and complete:
+        print("nothing was pending: no engine was started, no judge was called", file=sys.stderr)
+    elif not complete and not config.quiet:
         print(_next_step(mine, config.stage), file=sys.stderr)
-    return mine
+    return complete
 
 
-def _next_step(summary: Summary, stage: str) -> str:
+def _show(
+    workspace: Workspace,
+    rows: Sequence[Evaluation],
+    options: ScoreOptions,
+    find: Verdicts,
+    format: str,
+) -> list[Summary]:
+    """Print the tables of evaluations, one for each mode; in JSON one object."""
+    modes = modes_of(rows)
+    if format == "json":
+        whole = summarise_all(workspace, rows, options, find)
+        print(json.dumps(whole, indent=1))
+        return [whole, *whole["other_modes"]]
+    found = [summarise(workspace, rows, mode, options, find) for mode in modes]
+    for number, summary in enumerate(found):
+        if len(found) > 1:
+            print("\n" * bool(number) + f"{'## ' * (format == 'markdown')}{summary['mode']}\n")
+        _print(summary, rows, options, find, format)
+    return found
+
+
+def _next_step(summaries: Sequence[Summary], stage: str) -> str:
     """What to do where something failed or is missing."""
-    answers = [result["answers"] for result in summary["results"] if "answers" in result]
+    results = [result for summary in summaries for result in summary["results"]]
+    answers = [result["answers"] for result in results if "answers" in result]
     if stage == "judge" and any(part["answered"] < part["planned"] for part in answers):
-        return "answers are missing: the line without stage=judge makes them"
-    return "not complete: the same line again does what is missing, and nothing twice"
+        return "Answers are missing. Run the line without stage=judge to generate them."
+    return "Incomplete. Re-run the same command to finish the remaining items."
 
 
 def report(
@@ -128,13 +153,13 @@ def report(
             raise UserError("curves are files", "leave format out; curve.csv has the numbers")
         return curve.report(workspaces, error=error, by=by, out=out, options=options)
     with Workspace.open(workspaces[-1], write=False) as opened:
-        rows = newest(opened.run_records())
+        rows = current(opened)
         if not rows:
             raise UserError(
                 f"the workspace {workspaces[-1]} holds no evaluation",
                 "run one first, or `import fastchat DIR`",
             )
-        modes = list(dict.fromkeys(row.mode for row in reversed(shown(rows))))
+        modes = modes_of(rows)
         if mode and mode not in modes:
             raise UserError(
                 f"the workspace holds nothing of mode={mode}", f"it holds {', '.join(modes)}"
@@ -143,24 +168,10 @@ def report(
             return agreement.report(names, opened, rows, options, format, mode)
         if kind == "compare":
             return compare.report(names, opened, rows, options, format)
-        rows = shown(rows)
-        find = remembering(opened, options)
-        if format == "json" and not mode:
-            summaries = [summarise_all(opened, rows, options, find)]
-        else:
-            summaries = [
-                summarise(opened, rows, name, options, find) for name in ([mode] if mode else modes)
-            ]
-        for number, summary in enumerate(summaries):
-            if len(summaries) > 1:
-                print("\n" * bool(number) + f"{'## ' * (format == 'markdown')}{summary['mode']}\n")
-            _print(summary, rows, options, find, format)
-        complete = all(
-            part["complete"]
-            for summary in summaries
-            for part in (summary, *summary.get("other_modes", ()))
-        )
-    return EXIT_OK if complete else EXIT_PARTIAL
+        if mode:
+            rows = [row for row in rows if row.mode == mode]
+        found = _show(opened, rows, options, remembering(opened, options), format)
+    return EXIT_OK if all(summary["complete"] for summary in found) else EXIT_PARTIAL
 
 
 def import_files(folder: str, *, workspace: str, question_path: str, baseline: str) -> int:
@@ -179,7 +190,7 @@ def import_files(folder: str, *, workspace: str, question_path: str, baseline: s
 def export_files(folder: str, *, workspace: str) -> int:
     """The verb ``export fastchat``."""
     with Workspace.open(workspace, write=False) as opened:
-        rows = newest(opened.run_records())
+        rows = current(opened)
         if not rows:
             raise UserError(f"the workspace {workspace} holds no evaluation", "run one first")
         paths = fastchat.export_fastchat(opened, Path(folder), rows)

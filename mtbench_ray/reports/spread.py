@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
+from mtbench_ray.evaluations import told_apart
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.reports.summary import Verdicts
 from mtbench_ray.schema import Evaluation, Outcome, Slot
@@ -47,11 +48,14 @@ def aggregate(
         verdicts: Gives an evaluation's outcomes.
         options: The bootstrap.
     """
+    rows = list(evaluations)
+    settings = told_apart(rows)
     return {
         "schema": 1,
         "results": [
-            spread(row, verdicts(row), options)
-            for row in evaluations
+            {"id": row.evaluation_id, "settings": settings[row.evaluation_id]}
+            | spread(row, verdicts(row), options)
+            for row in rows
             if row.mode == "single" and row.judge
         ],
     }

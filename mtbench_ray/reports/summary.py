@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mtbench_ray.benchmarks.mtbench import CATEGORIES
+from mtbench_ray.checkpoints import step_of
+from mtbench_ray.evaluations import answer_settings, apart, grader_settings, told_apart
 from mtbench_ray.fastchat import imported_outcomes
 from mtbench_ray.fastchat.counting import concerns
 from mtbench_ray.judges import pairwise
 from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.judges.matches import FOR_MODEL
 from mtbench_ray.judges.modes import get_mode
 from mtbench_ray.plan import good_turns, outcomes, setting
 from mtbench_ray.runs import RunRecord
 from mtbench_ray.schema import (
     ANSWERED,
     ANSWERS_ONLY,
+    AnswerSet,
     EngineEvent,
     Evaluation,
+    Judgment,
     Outcome,
     Question,
     QuestionId,
     Score,
     Turn,
+    canonical,
+    content_id,
 )
 from mtbench_ray.store import Workspace
 
@@ -38,32 +46,18 @@ Verdicts = Callable[[Evaluation], list[Outcome]]
 """Every wanted verdict of an evaluation."""
 
 
-def key(row: Evaluation) -> tuple[str, str, str, str | None]:
-    """What makes two evaluations the same row of the table: the newer one then counts."""
-    if row.mode == "pairwise-all":
-        first, second = sorted((row.model, row.baseline or ""))
-        return first, row.judge, row.mode, second
-    return row.model, row.judge, row.mode, row.baseline
+def current(workspace: Workspace) -> list[Evaluation]:
+    """The evaluations that a workspace shows, the newest last; see ``evaluations.apart``.
 
-
-def newest(records: Iterable[RunRecord]) -> list[Evaluation]:
-    """The evaluations that count: per model, judge, mode and baseline those of the newest run."""
-    rows: dict[tuple[str, str, str, str | None], Evaluation] = {}
-    for record in records:
+    One whose questions are not in the workspace any more is left out, with a warning.
+    """
+    rows: dict[str, Evaluation] = {}
+    for record in workspace.run_records():
         for row in record.evaluations:
-            rows.pop(key(row), None)
-            rows[key(row)] = row
-    return list(rows.values())
-
-
-def shown(rows: Sequence[Evaluation]) -> list[Evaluation]:
-    """Without the evaluations whose answers a judge has rated by now: they say nothing more."""
-    judged = {(row.model, unit) for row in rows if row.judge for unit in row.answers.units}
-    return [
-        row
-        for row in rows
-        if row.judge or not judged.issuperset((row.model, unit) for unit in row.answers.units)
-    ]
+            rows.pop(row.evaluation_id, None)
+            rows[row.evaluation_id] = row
+    there = {row.data: not row.data or workspace.has_data(row.data) for row in rows.values()}
+    return apart(row for row in rows.values() if there[row.data])
 
 
 def summarise_all(
@@ -73,14 +67,18 @@ def summarise_all(
     find: Verdicts | None = None,
 ) -> Summary:
     """The summary of the newest mode that a judge rated, with those of ``other_modes`` in it."""
-    rows = shown(evaluations)
-    modes = dict.fromkeys(row.mode for row in reversed(rows))
-    first, *others = sorted(modes, key=lambda mode: mode == ANSWERS_ONLY)
+    first, *others = modes_of(evaluations)
     find = find or remembering(workspace, options)
-    found = summarise(workspace, rows, first, options, find)
+    found = summarise(workspace, evaluations, first, options, find)
     return found | {
-        "other_modes": [summarise(workspace, rows, mode, options, find) for mode in others]
+        "other_modes": [summarise(workspace, evaluations, mode, options, find) for mode in others]
     }
+
+
+def modes_of(rows: Sequence[Evaluation]) -> list[str]:
+    """The modes of some evaluations, the newest first and answers alone last."""
+    modes = dict.fromkeys(row.mode for row in reversed(rows))
+    return sorted(modes, key=lambda mode: mode == ANSWERS_ONLY)
 
 
 def summarise(
@@ -104,12 +102,21 @@ def summarise(
     records = workspace.run_records()
     rows = [row for row in evaluations if row.mode == mode]
     events = [event for record in records for event in record.events]
+    apart_by = told_apart(rows)
     results: list[dict[str, Any]] = []
-    if mode.startswith("pairwise"):
-        results = _pairwise(rows, options, find)
+    if mode == "pairwise-all":
+        results = _pairwise_all(rows, options, find)
     else:
         for row in rows:
-            results.append(_single(workspace, row, options, events, find))
+            own = (
+                _games(row, find(row), options)
+                if mode == "pairwise-baseline"
+                else _single(workspace, row, options, events, find)
+            )
+            settings = apart_by[row.evaluation_id]
+            results.append(
+                {"id": row.evaluation_id, "benchmark": row.benchmark, **own, "settings": settings}
+            )
     first = workspace.load_data(rows[0].data) if rows and rows[0].data else None
     return {
         "schema": 1,
@@ -139,13 +146,14 @@ def _notes(records: Sequence[RunRecord], rows: Sequence[Evaluation]) -> list[str
 def _mixed(rows: Sequence[Evaluation]) -> list[str]:
     """Why some of these rows are not to be compared with others."""
     notes = []
-    by_judge: dict[tuple[str, str | None], dict[str, str]] = {}
+    by_judge: dict[tuple[str, str | None], dict[tuple[str, str, str], str]] = {}
     by_model: dict[str, set[str]] = {}
     for row in rows:
         if row.judge:
             baseline = row.baseline if row.mode == "pairwise-baseline" else None
-            by_judge.setdefault((row.judge, baseline), {}).setdefault(row.data, row.model)
-            by_model.setdefault(row.model, set()).add(row.answers.settings)
+            asked = (row.prompts, row.references, row.data if row.source == "import" else "")
+            by_judge.setdefault((row.judge, baseline), {}).setdefault(asked, row.model)
+            by_model.setdefault(row.model, set()).add(canonical(answer_settings(row.answers)))
     for (judge, _), models in by_judge.items():
         if len(models) > 1:
             notes.append(
@@ -180,12 +188,12 @@ def rating_scale(workspace: Workspace, row: Evaluation) -> tuple[float, float]:
 
 def remembering(workspace: Workspace, options: ScoreOptions) -> Verdicts:
     """:func:`verdicts` of this workspace, each evaluation's worked out once."""
-    known: dict[Evaluation, list[Outcome]] = {}
+    known: dict[str, list[Outcome]] = {}
 
     def find(row: Evaluation) -> list[Outcome]:
-        if row not in known:
-            known[row] = verdicts(workspace, row, options)
-        return known[row]
+        if row.evaluation_id not in known:
+            known[row.evaluation_id] = verdicts(workspace, row, options)
+        return known[row.evaluation_id]
 
     return find
 
@@ -249,51 +257,182 @@ def score_json(score: Score | None) -> dict[str, Any]:
     }
 
 
-def _pairwise(
+def headline(row: Evaluation, find: Verdicts) -> float | None:
+    """The one figure of an evaluation: its average or adjusted win rate; None where it has none."""
+    if not row.judge or row.mode == "pairwise-all":
+        return None
+    scores = get_mode(row.mode).reduce(find(row), ScoreOptions(resamples=0))
+    return next((score.mean for score in scores if score.dimension == "all"), None)
+
+
+def all_scores(rows: Sequence[Evaluation], options: ScoreOptions, find: Verdicts) -> list[Score]:
+    """Every aggregate of some evaluations; (evaluation_id, metric, dimension, name) is a key."""
+    found = []
+    for row in rows:
+        if row.judge and row.mode != "pairwise-all":
+            for score in get_mode(row.mode).reduce(find(row), replace(options, judge=row.judge)):
+                found.append(_of(row, score, row.evaluation_id, row.model))
+    for table in _tables(rows, find):
+        mine = replace(options, judge=table.rows[0].judge)
+        for score in get_mode("pairwise-all").reduce(table.outcomes, mine):
+            model, name = table.models[score.model]
+            found.append(_of(table.rows[0], score, name, model.model))
+    return found
+
+
+def judgment_rows(
+    workspace: Workspace, rows: Sequence[Evaluation], find: Verdicts
+) -> Iterator[Judgment]:
+    """The rows of ``judgments.parquet``: each judgment for every model that it is a verdict on.
+
+    Equal texts are judged once, and then one judgment stands for several models: it comes once for
+    each. Judgments that no evaluation looks at any more come once, as they were made.
+    """
+    seen: set[Hashable] = set()
+    for row in rows:
+        for found in find(row) if row.judge else ():
+            if found.judgment is None:
+                continue
+            slot = found.slot
+            stored = workspace.judgments[found.judgment.judgment_id]
+            told = replace(
+                stored,
+                model=slot.model,
+                opponent=slot.opponent,
+                question_id=slot.question_id,
+                category=slot.category,
+                answer_ids=slot.answer_ids,
+                order=slot.order,
+                sample=slot.sample,
+                judge=row.judge,
+            )
+            if slot.order and stored.label in FOR_MODEL[slot.order]:
+                told = replace(told, value=FOR_MODEL[slot.order][stored.label])
+            name = (told.judgment_id, told.model, told.answer_ids, told.order, told.judge)
+            if name not in seen:
+                seen |= {name, told.judgment_id}
+                yield told
+    for judgment_id, judgment in workspace.judgments.items():
+        if judgment_id not in seen:
+            yield judgment
+
+
+def _of(row: Evaluation, score: Score, name: str, model: str) -> Score:
+    return replace(
+        score, evaluation_id=name, benchmark=row.benchmark, model=model, step=step_of(model)
+    )
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The matches of pairwise-all under one grader: a row of the table is a model over all of them.
+
+    Attributes:
+        outcomes: Of all ``rows``; models are called by the keys of ``models``, since labels may
+            be equal.
+        models: Each model's answers, and the id of its row.
+    """
+
+    rows: list[Evaluation]
+    outcomes: list[Outcome]
+    models: dict[str, tuple[AnswerSet, str]]
+
+
+def _tables(rows: Sequence[Evaluation], find: Verdicts) -> list[_Table]:
+    groups: dict[str, list[Evaluation]] = {}
+    for row in rows:
+        if row.mode == "pairwise-all":
+            name = canonical([row.benchmark, row.source, grader_settings(row)])
+            groups.setdefault(name, []).append(row)
+    tables = []
+    for name, group in groups.items():
+        ids = sorted(row.evaluation_id for row in group)
+        table = _Table(group, [], {})
+        for row in group:
+            sides = []
+            for answers in (row.answers, row.opponent):
+                assert answers is not None
+                side = canonical(answer_settings(answers))
+                row_id = content_id("evaluation", {"grader": name, "model": side, "of": ids})
+                table.models.setdefault(side, (answers, row_id))
+                sides.append(side)
+            table.outcomes.extend(
+                Outcome(
+                    replace(found.slot, model=sides[0], opponent=sides[1]),
+                    found.judgment,
+                    found.reason,
+                )
+                for found in find(row)
+            )
+        tables.append(table)
+    return tables
+
+
+def _pairwise_all(
     rows: Sequence[Evaluation], options: ScoreOptions, find: Verdicts
 ) -> list[dict[str, Any]]:
-    """One result per model, over all its opponents."""
-    groups: dict[tuple[str, str | None], list[Outcome]] = {}
-    errors: dict[str, str] = {}
-    demo = {row.judge for row in rows if row.demo}
-    for row in rows:
-        # In pairwise-all the opponents differ, and one table holds them all.
-        baseline = row.baseline if row.mode == "pairwise-baseline" else None
-        groups.setdefault((row.judge, baseline), []).extend(find(row))
-        if row.error:
-            errors[row.model] = row.error
+    """One result per model, over all its opponents under one grader."""
+    tables = _tables(rows, find)
+    # Of each model of each table an evaluation that stands for it, to see what tells them apart.
+    stands = [
+        replace(table.rows[0], answers=answers, opponent=None, evaluation_id=name)
+        for table in tables
+        for answers, name in table.models.values()
+    ]
+    apart_by = told_apart(stands)
     results = []
-    for (judge, baseline), found in groups.items():
-        mode = rows[0].mode
-        intervals = {
-            score.model: score
-            for score in get_mode(mode).reduce(found, options)
-            if score.metric == "win_rate_adjusted" and score.dimension == "all"
-        }
-        for tally in pairwise.tally(found, mode, options.parity):
+    for table in tables:
+        errors = {canonical(answer_settings(row.answers)): row.error for row in table.rows}
+        for result in _tallies(table.rows[0], table.outcomes, options):
+            side = result["model"]
+            answers, name = table.models[side]
             results.append(
-                {
-                    "model": tally.model,
-                    "judge": judge,
-                    "baseline": baseline,
-                    "win": tally.win,
-                    "loss": tally.loss,
-                    "tie": tally.tie,
-                    "n": tally.n,
-                    "win_rate": tally.win_rate,
-                    "loss_rate": tally.loss_rate,
-                    "win_rate_adjusted": tally.win_rate_adjusted,
-                    "ci_low": intervals[tally.model].ci_low,
-                    "ci_high": intervals[tally.model].ci_high,
-                    "inconsistent": tally.inconsistent_rate,
-                    "planned": tally.planned,
-                    "failed": dict(sorted(tally.failed.items())),
-                    "demo": judge in demo,
-                    "error": errors.get(tally.model),
-                    "complete": 0 < tally.n == tally.planned,
-                }
+                {"id": name, "benchmark": table.rows[0].benchmark, **result}
+                | {"model": answers.model, "error": errors.get(side), "settings": apart_by[name]}
             )
     return results
+
+
+def _games(row: Evaluation, found: list[Outcome], options: ScoreOptions) -> dict[str, Any]:
+    """The result of one evaluation against a baseline."""
+    nothing = _tally(row, pairwise.PairTally(row.model), None)
+    result = next(iter(_tallies(row, found, options)), nothing)
+    return result | {"baseline": row.baseline, "error": row.error}
+
+
+def _tallies(row: Evaluation, found: list[Outcome], options: ScoreOptions) -> list[dict[str, Any]]:
+    scores = {
+        score.model: score
+        for score in get_mode(row.mode).reduce(found, options)
+        if score.metric == "win_rate_adjusted" and score.dimension == "all"
+    }
+    return [
+        _tally(row, tally, scores[tally.model])
+        for tally in pairwise.tally(found, row.mode, options.parity)
+    ]
+
+
+def _tally(row: Evaluation, tally: pairwise.PairTally, score: Score | None) -> dict[str, Any]:
+    return {
+        "model": tally.model,
+        "judge": row.judge,
+        "baseline": None,
+        "win": tally.win,
+        "loss": tally.loss,
+        "tie": tally.tie,
+        "n": tally.n,
+        "win_rate": tally.win_rate,
+        "loss_rate": tally.loss_rate,
+        "win_rate_adjusted": tally.win_rate_adjusted,
+        "ci_low": score.ci_low if score else None,
+        "ci_high": score.ci_high if score else None,
+        "inconsistent": tally.inconsistent_rate,
+        "planned": tally.planned,
+        "failed": dict(sorted(tally.failed.items())),
+        "demo": row.demo,
+        "error": None,
+        "complete": 0 < tally.n == tally.planned,
+    }
 
 
 def answer_figures(

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mtbench_ray.evaluations import named
 from mtbench_ray.reports import spread
 from mtbench_ray.reports.summary import Summary
 
@@ -92,7 +93,7 @@ def _single_tables(summary: Summary, folder: str) -> tuple[list[Grid], list[str]
          "failed", "truncated", "tok/s"],
         [
             [
-                short(result["model"], folder),
+                short(model_label(result), folder),
                 judge_label(result),
                 number(result["first_turn"]["mean"]),
                 number(result["second_turn"]["mean"]),
@@ -111,7 +112,7 @@ def _single_tables(summary: Summary, folder: str) -> tuple[list[Grid], list[str]
         ["model", "judge", *categories],
         [
             [
-                short(result["model"], folder),
+                short(model_label(result), folder),
                 judge_label(result),
                 *(category_cell(result["categories"].get(name)) for name in categories),
             ]
@@ -123,7 +124,7 @@ def _single_tables(summary: Summary, folder: str) -> tuple[list[Grid], list[str]
         ["model", "answered", "failed", "truncated", "tok/s"],
         [
             [
-                short(result["model"], folder),
+                short(model_label(result), folder),
                 f"{result['answers']['answered']}/{result['answers']['planned']}",
                 reasons(result["answers"]["failed"]),
                 _truncated(result),
@@ -147,8 +148,8 @@ def _spread_table(spreads: Sequence[dict[str, Any]], folder: str) -> Grid:
                "question part", "answer part", "judge part", "repeats", "scored"]  # fmt: skip
     return headers, [
         [
-            short(item["model"], folder),
-            label(item["judge"]),
+            short(model_label(item), folder),
+            label(named(item["judge"], item["settings"], judge=True)),
             f"{item['samples']} x {item['judge_samples']}",
             number(item["mean"]),
             number(item["std"]),
@@ -169,7 +170,7 @@ def _pairwise_tables(summary: Summary, folder: str) -> tuple[list[Grid], list[st
          "adjusted", "95% interval", "inconsistent", "decided", "failed"],
         [
             [
-                short(result["model"], folder),
+                short(model_label(result), folder),
                 judge_label(result),
                 short(result["baseline"] or "all", folder),
                 str(result["win"]),
@@ -255,9 +256,15 @@ def category_cell(score: dict[str, Any] | None) -> str:
     return f"{cell} ({score['scored']}/{score['planned']})" if missing else cell
 
 
+def model_label(result: dict[str, Any]) -> str:
+    """The model's name, with the settings that tell its row from others of that name."""
+    return named(result["model"], result["settings"])
+
+
 def judge_label(result: dict[str, Any]) -> str:
-    """The judge's name, marked where its scores mean nothing."""
-    return f"{label(result['judge'])}{' (demo)' if result['demo'] else ''}"
+    """The judge's name likewise, marked where its scores mean nothing."""
+    name = label(named(result["judge"], result["settings"], judge=True))
+    return f"{name}{' (demo)' if result['demo'] else ''}"
 
 
 def label(text: str) -> str:
