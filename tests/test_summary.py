@@ -1,35 +1,11 @@
 """What counts in a summary, and that it says what is missing."""
 
 import json
-from dataclasses import replace
 
 import pytest
-from verdict_rows import evaluation
 
 from mtbench_ray.cli import main
-from mtbench_ray.reports.summary import _covered, in_order, key, newest
-from mtbench_ray.runs import start_record
-
-
-def record(*rows):
-    found = start_record(1, "", False)
-    found.evaluations = list(rows)
-    return found
-
-
-def test_the_newest_evaluation_of_a_row_counts():
-    old, new, other = evaluation(), evaluation(judge_samples=2), evaluation("other")
-    assert newest([record(old, other), record(new)]) == [other, new]
-
-
-def test_a_pair_is_one_row_in_either_order():
-    a, b = evaluation("a"), evaluation("b")
-    one = replace(a, mode="pairwise-all", opponent=b.answers)
-    two = replace(b, mode="pairwise-all", opponent=a.answers)
-    assert key(one) == key(two)
-    assert key(replace(one, mode="pairwise-baseline")) != key(
-        replace(two, mode="pairwise-baseline")
-    )
+from mtbench_ray.reports.summary import _covered, in_order
 
 
 def test_categories_come_in_the_order_of_the_benchmark_and_others_after():

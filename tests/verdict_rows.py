@@ -1,14 +1,16 @@
 """Outcomes of single judging from plain numbers, for the tests of the reports."""
 
-from mtbench_ray.schema import AnswerSet, Evaluation, Judgment, Outcome, Slot, Unit
+from mtbench_ray.evaluations import identified
+from mtbench_ray.schema import AnswerSet, Evaluation, Judgment, Outcome, Slot, Unit, canonical
 
 
 def evaluation(model="m", judge="j", samples=1, judge_samples=1, questions=(1,), **more):
     units = tuple(Unit(q, s, f"{model}-{q}-{s}") for q in questions for s in range(samples))
-    return Evaluation(
-        AnswerSet(model, "{}", units), judge, "{}", "single", "d",
-        judge_samples=judge_samples, **more,
-    )  # fmt: skip
+    answers = AnswerSet(model, canonical({"model": {"path": model}}), units)
+    settings = canonical({"kind": "openai", "model": judge})
+    return identified(
+        Evaluation(answers, judge, settings, "single", "d", judge_samples=judge_samples, **more)
+    )
 
 
 def verdict(value, question=1, turn=1, sample=0, judge_sample=0, model="m", category="math"):
