@@ -5,6 +5,8 @@ import os
 import subprocess
 
 import pytest
+from command import Cli
+from stub_server import StubServer
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -54,3 +56,16 @@ def small_disk(tmp_path):
         pytest.skip("needs the right to mount a tmpfs")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def stub():
+    """A judge that listens on this machine."""
+    with StubServer() as server:
+        yield server
+
+
+@pytest.fixture
+def cli(stub, questions, references, tmp_path, capsys):
+    """The command line with the fake engine, the stub judge and the small questions."""
+    return Cli(stub, questions, references, tmp_path / "work", capsys)

@@ -5,7 +5,6 @@ import re
 import sys
 
 import pytest
-from stub_server import StubServer
 from verdicts import prompt_file
 
 from mtbench_ray import jobs
@@ -14,50 +13,6 @@ from mtbench_ray.config import EngineConfig, JudgeConfig, ModelConfig, RunConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.jobs import evaluations, prepare
 from mtbench_ray.store import Workspace
-
-
-@pytest.fixture
-def stub():
-    with StubServer() as server:
-        yield server
-
-
-class Cli:
-    """The command line with the usual settings of these tests."""
-
-    def __init__(self, stub, questions, references, workspace, capsys):
-        self.stub, self.capsys, self.workspace = stub, capsys, workspace
-        self.usual = [
-            "engine=fake",
-            f"question_path={questions}",
-            f"reference_path={references}",
-            f"workspace={workspace}",
-        ]
-        self.judge = ["judge=openai", "judge.model=stub", f"judge.base_url={stub.url}"]
-
-    def __call__(self, *args, judge=True):
-        before = self.stub.stats()["calls"]
-        code = main([*(self.judge if judge else []), *self.usual, *args])
-        self.out, self.err = self.capsys.readouterr()
-        self.calls = self.stub.stats()["calls"] - before
-        return code
-
-    def verb(self, *args):
-        code = main([*args, f"workspace={self.workspace}"])
-        self.out, self.err = self.capsys.readouterr()
-        return code
-
-    @property
-    def summary(self):
-        return json.loads((self.workspace / "summary.json").read_text())
-
-    def rows(self, name):
-        return [json.loads(line) for line in (self.workspace / name).read_text().splitlines()]
-
-
-@pytest.fixture
-def cli(stub, questions, references, tmp_path, capsys):
-    return Cli(stub, questions, references, tmp_path / "work", capsys)
 
 
 def test_a_run_scores_every_turn_and_the_same_line_again_does_nothing(cli):

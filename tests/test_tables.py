@@ -15,7 +15,8 @@ def summary(*models, average=FULL, categories=None):
         "results": [
             {
                 "model": model, "judge": "j", "settings": {}, "demo": False,
-                "error": None, "truncated": 0, "output_tokens_per_s": None, "first_turn": FULL, "second_turn": FULL,
+                "error": None, "truncated": 0, "output_tokens_per_s": None,
+                "first_turn": FULL, "second_turn": FULL,
                 "average": average, "categories": categories or {},
                 "answers": {"answered": 160, "planned": 160, "failed": {}},
             }

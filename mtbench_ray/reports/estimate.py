@@ -128,10 +128,10 @@ def _imagine(
     return True
 
 
-def print_plan(
-    jobs: Sequence[Job], rows: Sequence[Evaluation], workspace: Workspace, *, show: int
-) -> None:
-    """Print the plan of a run, and ``show`` rendered prompts."""
+def estimates(
+    jobs: Sequence[Job], rows: Sequence[Evaluation], workspace: Workspace
+) -> list[Estimate]:
+    """What is pending of each evaluation of a run; a call that two of them want counts once."""
     coming = {
         unit.answer_id: job.config.sampling.max_tokens
         for job in jobs
@@ -147,6 +147,14 @@ def print_plan(
         empty = Estimate(named(row.model, settings), judge)
         parity = jobs[0].config.parity
         found.append(estimate(row, empty, coming, workspace, parity, counted))
+    return found
+
+
+def print_plan(
+    jobs: Sequence[Job], rows: Sequence[Evaluation], workspace: Workspace, *, show: int
+) -> None:
+    """Print the plan of a run, and ``show`` rendered prompts."""
+    found = estimates(jobs, rows, workspace)
     total = Estimate("all", "")
     for item in found:
         for name in ("turns", "calls", "done", "planned", "prompt_tokens", "output_tokens"):
