@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -38,7 +39,7 @@ def test_same_rows_as_any_engine() -> None:
     assert events_of(outputs) == ["start"]
 
 
-def test_sends_sampling_and_only_what_does_something() -> None:
+def test_sends_all_sampling_explicitly_and_nothing_else() -> None:
     with StubServer(kind="answer") as stub:
         rows = rows_of(run_shard(shard_of(stub, [1])))
         plain = stub.seen.bodies[0]
@@ -55,7 +56,9 @@ def test_sends_sampling_and_only_what_does_something() -> None:
     first = rows["answer-1-0", 1]
     assert (plain["model"], plain["seed"], plain["top_p"]) == ("fake/model", first.seed, 1.0)
     assert plain["temperature"] == 0.7
-    absent = {"top_k", "repetition_penalty", "chat_template_kwargs", "stop", "stop_token_ids"}
+    # Sent although they do nothing: the server would take those of its model's folder.
+    assert (plain["top_k"], plain["repetition_penalty"]) == (-1, 1.0)
+    absent = {"chat_template_kwargs", "stop", "stop_token_ids"}
     assert not absent & plain.keys()
     assert (full["top_k"], full["repetition_penalty"], full["max_tokens"]) == (5, 1.1, 50)
     assert full["chat_template_kwargs"] == {"enable_thinking": False}
@@ -69,7 +72,10 @@ def test_a_service_that_takes_no_seed_and_no_top_p_answers_all_the_same(settings
         rows = rows_of(run_shard(shard_of(stub, [1, 2], **settings)))
         assert stub.stats()["calls"] <= (4 if settings else 6 + 2)
     assert {row.status for row in rows.values()} == {"ok"}
-    assert not any('"seed"' in row.sampling or '"top_p"' in row.sampling for row in rows.values())
+    for row in rows.values():
+        sent = json.loads(row.sampling)
+        assert not {"seed", "top_p"} & sent.keys()
+        assert settings or sent["adjusted"].keys() == {"seed", "top_p"}
 
 
 def test_stop_strings_stay_here_where_thinking_may_come() -> None:

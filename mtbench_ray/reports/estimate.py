@@ -68,7 +68,7 @@ def estimate(job: Job, row: Evaluation, workspace: Workspace, counted: set[str])
         return found
     what = setting(row, job.data)
     turns = dict(workspace.turns)
-    guess = "word " * min(ANSWER_TOKENS, job.config.sampling.max_tokens)
+    guess = "word " * min(ANSWER_TOKENS, job.config.sampling.max_tokens or ANSWER_TOKENS)
     for outcome in outcomes(what, workspace.turns, workspace.verdicts, job.config.parity):
         found.planned += 1
         if not outcome.reason:
@@ -78,7 +78,7 @@ def estimate(job: Job, row: Evaluation, workspace: Workspace, counted: set[str])
         request = render(what, outcome.slot, turns)
         found.calls += 1
         found.prompt_tokens += sum(estimate_tokens(m.content) for m in request.messages)
-        found.output_tokens += min(JUDGMENT_TOKENS, what.judge.max_tokens)
+        found.output_tokens += min(JUDGMENT_TOKENS, what.judge.max_tokens or JUDGMENT_TOKENS)
     found.dollars = cost(what.judge, found.prompt_tokens, found.output_tokens)
     rates = []
     if what.judge.requests_per_minute:
