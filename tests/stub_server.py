@@ -9,7 +9,8 @@ In its own process: ``python tests/stub_server.py --latency 2 --rpm 600``, then 
 
 Faults, by name: any HTTP status, hang drip reset empty cut thought cut_body garbage no_choices
 no_message error_200 filter 400_filter context quota raw (its body text with 200). A fault may carry
-headers or a body text, as in ``429;retry-after=2``, ``429;date=3`` (an HTTP date so many seconds ahead), ``429;body=...``.
+headers or a body text, as in ``429;retry-after=2``, ``429;date=3`` (an HTTP date so many seconds
+ahead), ``429;body=...``.
 """
 
 from __future__ import annotations
@@ -111,10 +112,13 @@ def busiest_window(times: list[float], seconds: float = 60.0) -> int:
 class StubServer:
     """The server in a thread of this process."""
 
-    def __init__(self, port: int = 0, keep_bodies: bool = True, **script: Any) -> None:
+    def __init__(
+        self, port: int = 0, keep_bodies: bool = True, host: str = "127.0.0.1", **script: Any
+    ) -> None:
         self.script = Script(**script)
         self.seen = Seen()
         self.port = port
+        self._host = host
         self._keep_bodies = keep_bodies
         self._admitted: deque[float] = deque()
         self._loop = asyncio.new_event_loop()
@@ -152,9 +156,11 @@ class StubServer:
         app.router.add_get("/stats", self._stats)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._models)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True
+        )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, backlog=1024)
+        site = web.TCPSite(self._runner, self._host, self.port, backlog=1024)
         await site.start()
         self.port = self._runner.addresses[0][1]
 
@@ -231,7 +237,7 @@ class StubServer:
         cap = body.get("max_tokens") or body.get("max_completion_tokens") or 0
         if not script.context or len(prompt) / 4 + cap <= script.context:
             return ""
-        says = {"window": script.context, "prompt": len(prompt) // 4, "cap": cap}
+        says = {"window": script.context, "prompt": -(-len(prompt) // 4), "cap": cap}
         return f"400;body={script.window_says.format(**says)}" if script.window_says else "context"
 
     async def _reply(self, body: dict[str, Any], prompt: str, digest: str) -> web.Response:

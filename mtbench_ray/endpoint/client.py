@@ -155,6 +155,7 @@ class EndpointClient:
         self._probing = False
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
+        self._trial = asyncio.Lock()
         paid = isinstance(config, JudgeConfig) and config.kind == "openai"
         self._first_calls = asyncio.Semaphore(_FIRST_CALLS) if paid else None
         self._models: asyncio.Task[None] | None = None
@@ -259,28 +260,42 @@ class EndpointClient:
     async def _adjusting(self, call: _Call) -> Reply:
         """One try; a refused parameter is changed at once, and is no fault of this call."""
         reason: Fault | None = None  # of a call that is tried without this and that
-        while True:
-            try:
-                reply = await self._send(call)
-            except Fault as fault:
-                if fault.stop and not self._is_of_prompt(fault):
-                    self._stop(fault.stop, fault)
-                if self._learn(fault, call):
-                    continue
-                # A call that left before another one learned is written again, too.
-                stale = fault.code in (400, 422) and self._dialect.version != call.version
-                if stale and fault.status == "error":
-                    continue
-                if name := self._dialect.suspect(fault, call.fields, call.without):
-                    reason = reason or fault
-                    call.without.append(name)
-                    continue
-                raise reason or fault from None
-            if call.without:
-                self._dialect.blame(call.without[-1], call.fields)
-                self._warn_of_changes()
-                call.without.clear()
-            return reply
+        async with AsyncExitStack() as trial:
+            while True:
+                try:
+                    reply = await self._send(call)
+                except Fault as fault:
+                    if fault.stop and not self._is_of_prompt(fault):
+                        self._stop(fault.stop, fault)
+                    if self._learn(fault, call) or self._is_stale(fault, call):
+                        continue
+                    if self._suspect(fault, call) and reason is None:
+                        # One call at a time finds out what the service does not say.
+                        reason = fault
+                        await trial.enter_async_context(self._trial)
+                        if self._is_stale(fault, call):
+                            reason = None
+                            await trial.aclose()
+                            continue
+                    if name := self._suspect(fault, call):
+                        call.without.append(name)
+                        continue
+                    if call.without:
+                        self._dialect.give_up()
+                    raise reason or fault from None
+                if call.without:
+                    self._dialect.blame(call.without[-1], call.fields)
+                    self._warn_of_changes()
+                    call.without.clear()
+                return reply
+
+    def _is_stale(self, fault: Fault, call: _Call) -> bool:
+        """Whether a refused call left before another one learned how to write it."""
+        old = self._dialect.version != call.version
+        return old and fault.code in (400, 422) and fault.status == "error"
+
+    def _suspect(self, fault: Fault, call: _Call) -> str | None:
+        return self._dialect.suspect(fault, call.fields, call.without)
 
     def _learn(self, fault: Fault, call: _Call) -> bool:
         """Whether a refusal says how the same request will pass, by the settings or by its size."""

@@ -144,10 +144,14 @@ class _Bucket:
         self._made_for: tuple[float, float] | None = None
         self._bucket: AsyncLimiter
 
+    def note(self, amount: float) -> None:
+        """A call of so many tokens may leave before it is paid."""
+        self._largest = max(self._largest, min(amount, self.per_minute))
+
     async def acquire(self, amount: float) -> None:
         amount = min(amount, self.per_minute)
         async with self._turn:
-            self._largest = max(self._largest, amount)
+            self.note(amount)
             while amount > 0:
                 await self._refresh()
                 part = min(amount, self._bucket.max_rate)
@@ -213,6 +217,7 @@ class Limiter:
         self._adaptive = adaptive
         self._label = label
         self._debt = 0.0
+        self._unused = True
         self._paused_until = 0.0
         self._slowed_at = 0.0
         self._recent: deque[float] = deque()
@@ -226,8 +231,15 @@ class Limiter:
         if self._tokens is not None:
             # What earlier calls took beyond their estimate is paid by the next one; what they
             # left over may not be saved up beyond one burst.
-            owed, self._debt = max(tokens + self._debt, 0.0), min(tokens + self._debt, 0.0)
-            await self._tokens.acquire(owed)
+            due, self._debt = max(tokens + self._debt, 0.0), min(tokens + self._debt, 0.0)
+            if self._unused:
+                # The first call leaves at once, and the next one pays for it too: so a service that
+                # takes no call at all says so at once.
+                self._unused = False
+                self._tokens.note(due)
+                self._debt += due
+            else:
+                await self._tokens.acquire(due)
         while True:
             await self._wait_out_pause()
             if self._requests is None:

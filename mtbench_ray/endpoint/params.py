@@ -263,8 +263,11 @@ class Dialect:
             new = not any((name, greedy) in self._accepted for greedy in kinds)
             if new and name in sent and name not in self._given and name not in without:
                 return name
-        self._trials -= bool(without)
         return None
+
+    def give_up(self) -> None:
+        """A request was refused whatever was left out of it."""
+        self._trials -= 1
 
     def blame(self, name: str, sent: Mapping[str, Any]) -> None:
         """A request passed once this field was left out."""
