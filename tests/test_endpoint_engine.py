@@ -24,6 +24,7 @@ def shard_of(stub: StubServer, numbers: Any = (1, 2, 3), **more: Any) -> Shard:
         "base_url": stub.url,
         "api_key_env": None,
         "max_retries": 1,
+        "retry_wait_s": 0.01,
         "sampling": SamplingConfig(max_tokens=10_000),
     }
     return make_shard(numbers, **(settings | more))
