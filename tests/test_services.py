@@ -13,6 +13,7 @@ from stub_server import StubServer
 from test_client import PAGE, ask, complete, complete_all
 from test_stage import judge_all, judge_one, request, stage
 
+from mtbench_ray.cli import main
 from mtbench_ray.config import EngineConfig, JudgeConfig, RunConfig, SamplingConfig
 from mtbench_ray.endpoint.client import EndpointClient
 from mtbench_ray.endpoint.limiter import Limiter
@@ -249,3 +250,56 @@ def test_plain_processes_on_one_machine_share_a_limit(tmp_path):
     assert times[-1] - times[0] > 18 * 0.1
     (state,) = (tmp_path / next(p.name for p in tmp_path.iterdir() if p.is_dir())).glob("*.json")
     assert "some-key" not in state.read_text() + state.name
+
+
+class Line:
+    """The command line on the stub, in one workspace."""
+
+    def __init__(self, stub, questions, references, workspace, capsys):
+        self.workspace, self.capsys = workspace, capsys
+        self.usual = [
+            "model=org/m", f"question_path={questions}", f"reference_path={references}", "limit=2",
+            f"workspace={workspace}", "engine.api_key_env=null",
+        ]  # fmt: skip
+        self.judge = [
+            "judge=openai", "judge.model=stub", f"judge.base_url={stub.url}",
+            "judge.api_key_env=null", "engine=fake", "judge.concurrency=1",
+        ]  # fmt: skip
+
+    def __call__(self, *args):
+        code = main([*self.usual, *args])
+        self.out, self.err = self.capsys.readouterr()
+        return code
+
+    def record(self):
+        newest = max(self.workspace.glob("runs/*/record.json"), key=lambda p: p.stat().st_mtime)
+        return json.loads(newest.read_text())
+
+
+def test_another_judge_under_the_same_name_is_told_in_a_run_and_between_runs(
+    questions, references, tmp_path, capsys
+):
+    with StubServer(served=("claude", "claude", "mini")) as stub:
+        line = Line(stub, questions, references, tmp_path / "work", capsys)
+        assert line(*line.judge) == 0
+        told = "judge stub: mini answered, before it was claude; their verdicts may not"
+        assert told in line.out + line.err
+        assert any(told in note for note in line.record()["notes"])
+        rows = (tmp_path / "work" / "judgments.jsonl").read_text().splitlines()
+        assert {json.loads(row)["served_model"] for row in rows} == {"claude", "mini"}
+    with StubServer(port=stub.port, served=("other",)) as stub:
+        assert line(*line.judge, "judge.samples=2") == 0
+        assert "judge stub: other answered, before it was claude, mini" in line.out + line.err
+
+
+def test_what_an_answering_service_does_not_take_is_in_the_record(
+    questions, references, tmp_path, capsys
+):
+    with StubServer(kind="answer", reject=("top_k",), served=("a", "b")) as stub:
+        line = Line(stub, questions, references, tmp_path / "work", capsys)
+        served = [f"engine.base_url={stub.url}", "judge=none", "engine.concurrency=1"]
+        assert line("engine=openai", *served) == 0
+        record = line.record()
+    (note,) = (v for k, v in record["learned"].items() if k.endswith(".top_k"))
+    assert "not sent" in note
+    assert any("b answered, before it was a" in note for note in record["notes"])
