@@ -303,3 +303,17 @@ def test_what_an_answering_service_does_not_take_is_in_the_record(
     (note,) = (v for k, v in record["learned"].items() if k.endswith(".top_k"))
     assert "not sent" in note
     assert any("b answered, before it was a" in note for note in record["notes"])
+
+
+@pytest.mark.rays
+def test_replicas_in_actors_share_a_limit(questions, references, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with StubServer(kind="answer") as stub:
+        line = Line(stub, questions, references, tmp_path / "work", capsys)
+        assert line(
+            "engine=openai", f"engine.base_url={stub.url}", "judge=none", "cluster.ray=always",
+            "engine.replicas=2", "engine.requests_per_minute=120",
+        ) == 0, line.err  # fmt: skip
+        times = stub.seen.arrivals
+    assert len(times) == 4
+    assert times[-1] - times[0] > 2 * 0.5 * 0.95  # two may leave at once, then two a second
