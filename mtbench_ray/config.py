@@ -118,7 +118,7 @@ class SamplingConfig:
     repetition_penalty: float = _science(1.0)
     """1 is off."""
     max_tokens: int = _science(1024)
-    """New tokens per turn."""
+    """New tokens per turn; 0, behind an endpoint, leaves them to the service."""
     seed: int = _science(0)
     """Run seed; the seed of a turn is made from it, the question, the turn and the sample."""
     samples: int = 1
@@ -145,12 +145,19 @@ class EndpointConfig:
     """Further tries of one call after faults that may pass (5xx, connection, timeout, a reply that
     is none); a 429 does not count, it is bounded by ``max_retry_after_s``."""
     max_retry_after_s: float = 600.0
-    """The longest wait that a service may ask for; a longer one fails the call. So does a 429 after
-    so long a time in which no call got through."""
+    """The longest wait that a service may ask for; a longer one fails the call. After so long a
+    time of 429 in which no call got through at all, the service is given up."""
+    retry_wait_s: float = 1.0
+    """Seconds before the first further try after a fault; a random part is added."""
+    retry_factor: float = 2.0
+    """Each further wait is so many times the one before it."""
+    retry_max_wait_s: float = 60.0
+    """No wait between two tries is longer, unless the service asks for it."""
     adaptive: bool = False
     """Lower the rate on 429 and raise it again slowly."""
     limit_scope: str = "run"
-    """``run``, or ``cluster``: one limiter for all runs on the same Ray cluster."""
+    """``run``, or ``cluster``: one limiter for all runs on the Ray cluster that this one joins;
+    where it joins none, for all of this user's runs on this machine."""
     context_window: int | None = None
     """Tokens of prompt and reply that the service's model takes; null is unknown."""
     token_param: str | None = None
@@ -174,7 +181,7 @@ class JudgeConfig(EndpointConfig):
     temperature: float | None = _science(0.0)
     """Sampling temperature; null sends none."""
     max_tokens: int = _science(2048)
-    """Tokens of the reply at most."""
+    """Tokens of the reply at most; 0 leaves them to the service."""
     max_tokens_retry: int = 8192
     """The larger cap that a reply cut off at ``max_tokens`` is asked again with; 0: never."""
     parse_retries: int = 2

@@ -11,6 +11,7 @@ from typing import Any
 
 from mtbench_ray.config import JudgeConfig, RunConfig
 from mtbench_ray.endpoint.asking import verdict_pattern
+from mtbench_ray.endpoint.served import ServedModels
 from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.judges.base import Reading
 from mtbench_ray.judges.stage import Budget, JudgeStage
@@ -80,6 +81,12 @@ class Judges:
         self._post = post
         self._tell = tell
         self._budget = Budget(config.budget_usd)
+        self._served = ServedModels()
+        self._served.known(
+            (f"judge {row.judge}", row.served_model, row.system_fingerprint)
+            for row in list(board.judgments.values())
+            if row.source == "run"
+        )
         self._announced: set[str] = set()
         self._closed = threading.Event()
         self._last_call = False
@@ -131,10 +138,13 @@ class Judges:
             judge.stage.submit(request)
         judge.owed[request.judgment_id] = request
 
-    def judged(self, judgment_id: str) -> None:
+    def judged(self, row: Judgment) -> None:
         """A judgment came back."""
         for judge in self._judges:
-            judge.owed.pop(judgment_id, None)
+            judge.owed.pop(row.judgment_id, None)
+        label = f"judge {row.judge}"
+        if line := self._served.note(label, row.served_model, row.system_fingerprint):
+            self._note(f"{line}; their verdicts may not be comparable")
 
     def last_call(self) -> None:
         """No more requests will come: end when idle; servers that had to wait start now."""

@@ -88,6 +88,9 @@ class Turn:
             ``fake`` or ``import``.
         status: See :data:`Status`; ``error`` says why in ``error``.
         compliant: Whether the thinking format was kept; None where thinking is not expected.
+        served_model: The model that an endpoint said it answered with, with the folder behind the
+            name where it lists one.
+        system_fingerprint: The endpoint's own name for the version that answered.
         created: Unix seconds.
     """
 
@@ -111,6 +114,8 @@ class Turn:
     latency_s: float = 0.0
     engine_origin: str = "cold"
     compliant: bool | None = None
+    served_model: str = ""
+    system_fingerprint: str = ""
     error: str | None = None
     created: float = 0.0
     run_id: str = ""
@@ -163,7 +168,10 @@ class Judgment:
         error: The reason of a failure (``no_rating``, ``out_of_range``, ``timeout`` ...).
         attempts: Calls made for this row, 0 where nothing was sent.
         cost_usd: Price of all attempts, None where prices are unknown.
-        params: JSON of the parameters really sent.
+        params: JSON of the parameters really sent; ``adjusted`` in it says what the service made us
+            change.
+        served_model: As in :class:`Turn`.
+        system_fingerprint: As in :class:`Turn`.
         started: Unix seconds at which the call that gave this reply began.
         created: Unix seconds at which the reply was there.
         source: ``run``, or ``import`` for rows read from FastChat files.
@@ -200,6 +208,8 @@ class Judgment:
     cost_usd: float | None = None
     latency_s: float = 0.0
     params: str = "{}"
+    served_model: str = ""
+    system_fingerprint: str = ""
     started: float = 0.0
     created: float = 0.0
     source: str = "run"

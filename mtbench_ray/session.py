@@ -8,6 +8,7 @@ board, and passes on what can now be judged.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import queue
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 
 from mtbench_ray import pipeline
 from mtbench_ray.cluster import count_replicas, needs_ray, start_ray
+from mtbench_ray.endpoint.served import ServedModels
 from mtbench_ray.engines.base import Shard
 from mtbench_ray.engines.conversation import failed_turn
 from mtbench_ray.errors import EXIT_INTERRUPTED, EXIT_OK, UserError
@@ -62,6 +64,7 @@ class Session:
     _watchdog: Watchdog | None = field(init=False, default=None)
     _ray_is_ours: bool = field(init=False, default=False)
     _received: set[tuple[str, int]] = field(init=False, default_factory=set)
+    _served: ServedModels = field(init=False, default_factory=ServedModels)
     _losses: Losses = field(init=False, default_factory=Losses)
     _generating: bool = field(init=False, default=False)
     _failure: UserError | None = field(init=False, default=None)
@@ -81,6 +84,10 @@ class Session:
             self.command,
         )
         self.record.notes += [note for job in self.jobs for note in job.notes]
+        self._served.known(
+            (f"engine {turn.model}", turn.served_model, turn.system_fingerprint)
+            for turn in self.workspace.turns.values()
+        )
 
     def run(self) -> int:
         """Do what is owed; returns the exit code so far (0 or 130).
@@ -113,7 +120,9 @@ class Session:
             tell=self.progress.message,
         )
         try:
-            shared = any(
+            # Without a cluster to join, processes of one machine share their limits through a file.
+            joins = self.config.cluster.address or os.environ.get("RAY_ADDRESS")
+            shared = joins and any(
                 "cluster" in (job.config.judge.limit_scope, job.config.engine.limit_scope)
                 for job in self.jobs
             )
@@ -187,7 +196,7 @@ class Session:
             self._on_turn(event)
         elif isinstance(event, Judgment):
             row = event
-            self.judges.judged(row.judgment_id)
+            self.judges.judged(row)
             self.workspace.append(row)
             self.timeline.add(
                 "judgment", id=row.judgment_id, answers=list(row.answer_ids), turn=row.turn,
@@ -218,10 +227,20 @@ class Session:
         self.workspace.append(row)
         self.timeline.add("turn", answer=row.answer_id, turn=row.turn, generated=row.created,
                           status=row.status)  # fmt: skip
+        self._note_service(row)
         self.progress.turn(row)
         if row.status in ANSWERED:
             for index, request in self.board.ready([row.answer_id]):
                 self.judges.submit(index, request)
+
+    def _note_service(self, row: Turn) -> None:
+        """What an endpoint's row says of the service: other parameters, another model."""
+        label = f"engine {row.model}"
+        if line := self._served.note(label, row.served_model, row.system_fingerprint):
+            self._note(f"{line}; their answers may not be comparable")
+        if row.engine_origin == "endpoint":
+            adjusted = json.loads(row.sampling).get("adjusted", {})
+            self.record.learned |= {f"{label}.{k}": v for k, v in adjusted.items() if k != "room"}
 
     def _on_end(self, event: _Ended) -> None:
         self._generating = False

@@ -52,8 +52,18 @@ def settle(config: RunConfig) -> RunConfig:
         raise UserError(f"limit={config.limit} leaves no question", "write limit=1 or more")
     if config.sampling.samples < 1 or config.judge.samples < 1:
         raise UserError("samples must be at least 1", "write sampling.samples=1 judge.samples=1")
-    if config.sampling.max_tokens < 1 or config.judge.max_tokens < 1:
-        raise UserError("max_tokens must be at least 1", "write sampling.max_tokens=1024")
+    for key, cap in (("sampling", config.sampling.max_tokens), ("judge", config.judge.max_tokens)):
+        if cap < 0:
+            raise UserError(
+                f"{key}.max_tokens={cap} permits no token",
+                f"write {key}.max_tokens=1024, or {key}.max_tokens=0 for a service's own default",
+            )
+    if config.sampling.max_tokens == 0 and config.engine.kind != "openai":
+        raise UserError(
+            "sampling.max_tokens=0 is a service's own default, and "
+            f"engine={config.engine.kind} is no service",
+            "write sampling.max_tokens=1024",
+        )
     if config.fresh and config.stage == "judge":
         raise UserError(
             "fresh=true leaves no answers, and stage=judge makes none",

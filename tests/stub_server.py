@@ -8,8 +8,9 @@ In a test::
 In its own process: ``python tests/stub_server.py --latency 2 --rpm 600``, then GET /stats.
 
 Faults, by name: any HTTP status, hang drip reset empty cut thought cut_body garbage no_choices
-no_message error_200 filter 400_filter context quota. A fault may carry headers or a body text, as
-in ``429;retry-after=2``, ``429;date=3`` (an HTTP date so many seconds ahead), ``429;body=...``.
+no_message error_200 filter 400_filter context quota raw (its body text with 200). A fault may carry
+headers or a body text, as in ``429;retry-after=2``, ``429;date=3`` (an HTTP date so many seconds
+ahead), ``429;body=...``.
 """
 
 from __future__ import annotations
@@ -63,6 +64,10 @@ class Script:
         context: Tokens (4 characters each) of prompt and reply.
         thinking: How the judge thinks: ``field``, ``tags`` or not at all.
         text: All that the judge says, instead of words and a rating.
+        served: Models that answer, one after the other; the last one for all further calls.
+        root: Folder behind the one model of the list of models.
+        capacity: Calls worked on at once; the others wait. 0 is no limit.
+        window_says: How a request above ``context`` is refused, with {window}, {prompt}, {cap}.
     """
 
     kind: str = "judge"
@@ -79,6 +84,10 @@ class Script:
     context: int = 0
     thinking: str = ""
     text: str = ""
+    served: tuple[str, ...] = ("stub",)
+    root: str = ""
+    capacity: int = 0
+    window_says: str = ""
 
 
 @dataclass
@@ -103,14 +112,18 @@ def busiest_window(times: list[float], seconds: float = 60.0) -> int:
 class StubServer:
     """The server in a thread of this process."""
 
-    def __init__(self, port: int = 0, keep_bodies: bool = True, **script: Any) -> None:
+    def __init__(
+        self, port: int = 0, keep_bodies: bool = True, host: str = "127.0.0.1", **script: Any
+    ) -> None:
         self.script = Script(**script)
         self.seen = Seen()
         self.port = port
+        self._host = host
         self._keep_bodies = keep_bodies
         self._admitted: deque[float] = deque()
         self._loop = asyncio.new_event_loop()
         self._released = asyncio.Event()
+        self._working = asyncio.Semaphore(self.script.capacity or 10_000)
 
     @property
     def url(self) -> str:
@@ -143,9 +156,11 @@ class StubServer:
         app.router.add_get("/stats", self._stats)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._models)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True
+        )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, backlog=1024)
+        site = web.TCPSite(self._runner, self._host, self.port, backlog=1024)
         await site.start()
         self.port = self._runner.addresses[0][1]
 
@@ -167,7 +182,10 @@ class StubServer:
         return web.json_response(self.stats())
 
     async def _models(self, _: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "stub", "object": "model"}]})
+        model = {"id": self.script.served[-1], "object": "model"}
+        if self.script.root:
+            model["root"] = self.script.root
+        return web.json_response({"object": "list", "data": [model]})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -217,7 +235,10 @@ class StubServer:
         if "system" in script.reject and body["messages"][0]["role"] == "system":
             return "400;body=System role not supported"
         cap = body.get("max_tokens") or body.get("max_completion_tokens") or 0
-        return "context" if script.context and len(prompt) / 4 + cap > script.context else ""
+        if not script.context or len(prompt) / 4 + cap <= script.context:
+            return ""
+        says = {"window": script.context, "prompt": -(-len(prompt) // 4), "cap": cap}
+        return f"400;body={script.window_says.format(**says)}" if script.window_says else "context"
 
     async def _reply(self, body: dict[str, Any], prompt: str, digest: str) -> web.Response:
         script, number = self.script, int(digest[:8], 16)
@@ -240,10 +261,13 @@ class StubServer:
         finish = "length" if len(pieces) > cap else "stop"
         text, output = " ".join(pieces[:cap]), min(len(pieces), cap)
         wait = script.latency + (output / script.tokens_per_s if script.tokens_per_s else 0)
-        if wait:
-            await asyncio.sleep(wait)
+        async with self._working:
+            if wait:
+                await asyncio.sleep(wait)
+        number = sum(self.seen.good.values())
         self.seen.good[digest] += 1
-        return web.json_response(completion(text, finish, len(prompt) // 4, output, reasoning))
+        data = completion(text, finish, len(prompt) // 4, output, reasoning)
+        return web.json_response(data | {"model": script.served[: number + 1][-1]})
 
     async def _misbehave(
         self, fault: str, request: web.Request, body: dict[str, Any], digest: str
@@ -264,6 +288,7 @@ class StubServer:
                 await asyncio.sleep(0.05)
         whole = json.dumps(completion("fine. Rating: [[7]]", "stop", 9, 9))
         odd = {
+            "raw": given.get("body", ""),
             "empty": json.dumps(completion("", "stop", 9, 0)),
             "thought": json.dumps(completion("", "length", 9, 0)),
             "cut": json.dumps(completion("The answer is", "length", 9, 9)),

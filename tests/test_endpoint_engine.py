@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 from collections import Counter
 from typing import Any
 
 import pytest
 from shards import events_of, make_shard, rows_of, run_shard
-from stub_server import StubServer
+from stub_server import StubServer, completion
 
 from mtbench_ray.config import ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import Shard
+from mtbench_ray.pipeline import _stream_here
 from mtbench_ray.schema import Turn
 
 
@@ -20,6 +24,7 @@ def shard_of(stub: StubServer, numbers: Any = (1, 2, 3), **more: Any) -> Shard:
         "base_url": stub.url,
         "api_key_env": None,
         "max_retries": 1,
+        "retry_wait_s": 0.01,
         "sampling": SamplingConfig(max_tokens=10_000),
     }
     return make_shard(numbers, **(settings | more))
@@ -38,7 +43,7 @@ def test_same_rows_as_any_engine() -> None:
     assert events_of(outputs) == ["start"]
 
 
-def test_sends_sampling_and_only_what_does_something() -> None:
+def test_sends_all_sampling_explicitly_and_nothing_else() -> None:
     with StubServer(kind="answer") as stub:
         rows = rows_of(run_shard(shard_of(stub, [1])))
         plain = stub.seen.bodies[0]
@@ -55,7 +60,9 @@ def test_sends_sampling_and_only_what_does_something() -> None:
     first = rows["answer-1-0", 1]
     assert (plain["model"], plain["seed"], plain["top_p"]) == ("fake/model", first.seed, 1.0)
     assert plain["temperature"] == 0.7
-    absent = {"top_k", "repetition_penalty", "chat_template_kwargs", "stop", "stop_token_ids"}
+    # Sent although they do nothing: the server would take those of its model's folder.
+    assert (plain["top_k"], plain["repetition_penalty"]) == (-1, 1.0)
+    absent = {"chat_template_kwargs", "stop", "stop_token_ids"}
     assert not absent & plain.keys()
     assert (full["top_k"], full["repetition_penalty"], full["max_tokens"]) == (5, 1.1, 50)
     assert full["chat_template_kwargs"] == {"enable_thinking": False}
@@ -69,7 +76,10 @@ def test_a_service_that_takes_no_seed_and_no_top_p_answers_all_the_same(settings
         rows = rows_of(run_shard(shard_of(stub, [1, 2], **settings)))
         assert stub.stats()["calls"] <= (4 if settings else 6 + 2)
     assert {row.status for row in rows.values()} == {"ok"}
-    assert not any('"seed"' in row.sampling or '"top_p"' in row.sampling for row in rows.values())
+    for row in rows.values():
+        sent = json.loads(row.sampling)
+        assert not {"seed", "top_p"} & sent.keys()
+        assert settings or sent["adjusted"].keys() == {"seed", "top_p"}
 
 
 def test_stop_strings_stay_here_where_thinking_may_come() -> None:
@@ -142,3 +152,96 @@ def test_calls_run_at_once_up_to_the_limit() -> None:
     with StubServer(kind="answer", latency=0.05) as stub:
         run_shard(shard_of(stub, range(12), concurrency=4))
         assert 2 <= stub.seen.most_in_flight <= 4
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_all_replicas_call_under_one_limit(replicas: int) -> None:
+    with StubServer(kind="answer") as stub:
+        shards = [
+            shard_of(stub, [2 * n, 2 * n + 1], requests_per_minute=600) for n in range(replicas)
+        ]
+        begin = time.monotonic()
+        outputs = list(_stream_here(shards, replicas, threading.Event()))
+        seconds = time.monotonic() - begin
+        calls = stub.stats()["calls"]
+    assert len(rows_of(outputs)) == calls == 4 * replicas
+    # Ten a second, of which two may leave at once.
+    assert seconds > (calls - 2) / 10 * 0.95
+
+
+def test_all_replicas_share_the_calls_in_flight() -> None:
+    with StubServer(kind="answer", latency=0.05) as stub:
+        shards = [shard_of(stub, [3 * n, 3 * n + 1, 3 * n + 2], concurrency=2) for n in range(4)]
+        list(_stream_here(shards, 4, threading.Event()))
+        assert stub.seen.most_in_flight == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [completion("", "stop", 9, 0), completion("", "length", 9, 0), completion("", None, 9, 0),
+     completion("Half", "error", 9, 3), completion("Half", "abort", 9, 3),
+     completion("Half", None, 9, 3) | {"error": {"code": 502, "message": "gone"}}],
+    ids=["no_output", "no_output_cut", "no_reason", "error", "abort", "error_beside"],
+)  # fmt: skip
+def test_no_output_is_no_answer(body: dict[str, Any]) -> None:
+    with StubServer(kind="answer", always=f"raw;body={json.dumps(body)}", only="on 2.") as stub:
+        rows = rows_of(run_shard(shard_of(stub, max_retries=1)))
+        assert max(stub.seen.tries.values()) >= 2
+    bad = [row for row in rows.values() if row.question_id == 2]
+    assert {(row.status, row.content) for row in bad} == {("error", "")}
+    assert all(row.error for row in bad)
+
+
+def test_output_that_came_at_the_second_try_is_the_answer() -> None:
+    empty = json.dumps(completion("", "stop", 9, 0))
+    with StubServer(kind="answer", first=(f"raw;body={empty}",)) as stub:
+        rows = rows_of(run_shard(shard_of(stub, [1])))
+    assert {row.status for row in rows.values()} == {"ok"}
+
+
+def test_an_end_token_alone_is_the_models_own_empty_answer() -> None:
+    with StubServer(kind="answer", always=f"raw;body={json.dumps(completion('', 'stop', 9, 1))}",
+                    only="on 2.") as stub:  # fmt: skip
+        rows = rows_of(run_shard(shard_of(stub)))
+    assert rows["answer-2-0", 1].status == "empty"
+
+
+def test_sampling_that_a_service_does_not_take_is_left_out_and_recorded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused = ("top_k", "repetition_penalty")
+    sampling = SamplingConfig(top_k=5, max_tokens=50)
+    with StubServer(kind="answer", reject=refused) as stub:
+        rows = rows_of(run_shard(shard_of(stub, [1], sampling=sampling)))
+        last = stub.seen.bodies[-1]
+    assert not set(refused) & last.keys()
+    assert {row.status for row in rows.values()} <= {"ok", "truncated"}
+    for row in rows.values():
+        sent = json.loads(row.sampling)
+        assert sent["adjusted"] == dict.fromkeys(refused, "not sent above temperature 0: refused")
+    assert "top_k: not sent" in caplog.text
+
+
+def test_what_answered_is_in_the_rows() -> None:
+    with StubServer(kind="answer", served=("m-2025",), root="/ckpts/step_7") as stub:
+        rows = rows_of(run_shard(shard_of(stub, [1])))
+    assert {row.served_model for row in rows.values()} == {"m-2025 (/ckpts/step_7)"}
+
+
+def test_a_window_smaller_than_prompt_and_cap_costs_no_turn() -> None:
+    says = "max_tokens is too large: {cap}. The context length is {window}, {prompt} input tokens"
+    with StubServer(kind="answer", context=1000, window_says=says) as stub:
+        sampling = SamplingConfig(max_tokens=690)
+        rows = rows_of(run_shard(shard_of(stub, range(10), sampling=sampling, concurrency=1)))
+        assert stub.stats()["faults"].get("400", 0) <= 4
+    assert {row.status for row in rows.values()} <= {"ok", "truncated"}
+    assert any(
+        "room" in json.loads(row.sampling)["adjusted"] for row in rows.values() if row.turn == 2
+    )
+
+
+def test_no_cap_leaves_the_length_to_the_service() -> None:
+    with StubServer(kind="answer") as stub:
+        rows = rows_of(run_shard(shard_of(stub, [1], sampling=SamplingConfig(max_tokens=0))))
+        assert not {"max_tokens", "max_completion_tokens"} & stub.seen.bodies[0].keys()
+    assert {row.status for row in rows.values()} == {"ok"}

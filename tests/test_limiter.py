@@ -28,7 +28,7 @@ def run_calls(limiter, amounts, work_s=0.0):
     left = []
 
     async def call(amount):
-        async with limiter.slot():
+        async with limiter.slots:
             await limiter.acquire(amount)
             left.append((asyncio.get_running_loop().time(), amount))
             await asyncio.sleep(work_s)
@@ -74,7 +74,7 @@ def test_concurrency_is_a_cap():
 
     async def call():
         nonlocal running, most
-        async with limiter.slot():
+        async with limiter.slots:
             await limiter.acquire(1)
             running += 1
             most = max(most, running)

@@ -38,7 +38,8 @@ _FULL = 0.9
 """A reply shorter than this share of its cap was not cut off by the cap."""
 _SAME_LENGTH = 3
 """So many replies cut at the same length were cut by a cap that the service does not tell."""
-_LONGEST_BACKOFF_S = 60.0
+_UNCAPPED = 8192
+"""A reply without a cap of ours is reserved for as if it had this one."""
 _CUTS = 2
 _CUT_TO = 0.75
 """A prompt that the service refused as too long is cut to this share, so many times."""
@@ -80,7 +81,6 @@ class Asker:
         pattern: Regular expression that replies are forced into (structured outputs).
         count: The judge's own tokenizer, or None for an estimate.
         shorten: For ``judge.truncate=answer_tail``.
-        backoff_s: First wait after a broken reply; it doubles.
     """
 
     judge: JudgeConfig
@@ -92,7 +92,6 @@ class Asker:
     run_id: str = ""
     count: CountTokens | None = None
     shorten: Shorten | None = None
-    backoff_s: float = 1.0
 
     async def ask(self, request: Request) -> Judgment:
         """One judgment, whatever the service does.
@@ -108,7 +107,7 @@ class Asker:
             return self._judgment(request, Completion("context_overflow", error=words), total)
         cap, extra = self.judge.max_tokens, self._extra()
         flakes = retries = cuts = 0
-        if "structured_outputs" in extra:
+        if cap and "structured_outputs" in extra:
             cap = max(cap, _EXPLANATION_CHARS + _LONGEST_VERDICT)  # a token is a letter at least
         lengths: list[int] = []
         last: Judgment | None = None
@@ -133,19 +132,26 @@ class Asker:
                 return last
             if done.status == "truncated":
                 lengths.append(done.output_tokens)
-                sent, larger = self.client.cap(cap), self.client.cap(self._larger_cap(shown))
-                if larger > sent:
+                larger = self.client.cap(self._larger_cap(shown))
+                if larger > done.cap and not done.lowered:
                     cap = larger
                     continue
-                if _is_cut_by_cap(done, sent, lengths):
+                if _is_cut_by_cap(done, done.cap, lengths):
                     return last  # the same again would end at the same place
             if _is_broken(done) and flakes < self.judge.max_retries:
-                await asyncio.sleep(min(self.backoff_s * 2**flakes, _LONGEST_BACKOFF_S))
+                try:
+                    await self.client.sleep(self._backoff_s(flakes))
+                except (EndpointStopped, Closing):
+                    return last
                 flakes += 1
             elif not _is_broken(done) and retries < self.judge.parse_retries:
                 retries += 1
             else:
                 return last
+
+    def _backoff_s(self, tries: int) -> float:
+        judge = self.judge
+        return min(judge.retry_wait_s * judge.retry_factor**tries, judge.retry_max_wait_s)
 
     def failed(self, request: Request, words: str) -> Judgment:
         """The row of a request that this program itself failed on."""
@@ -193,7 +199,8 @@ class Asker:
         return extra
 
     async def _call(self, request: Request, cap: int, extra: Mapping[str, Any]) -> Completion:
-        reserved = await self._reserve(self._tokens_at_most(request), self.client.cap(cap))
+        most = self.client.cap(cap) or max(self.judge.max_tokens_retry, _UNCAPPED)
+        reserved = await self._reserve(self._tokens_at_most(request), most)
         paid = reserved
         try:
             done = await self.client.complete(
@@ -261,6 +268,8 @@ class Asker:
             cost_usd=cost(self.judge, total.prompt_tokens, total.output_tokens),
             latency_s=done.latency_s,
             params=params,
+            served_model=done.served_model,
+            system_fingerprint=done.system_fingerprint,
             started=done.started,
             created=time.time(),
             run_id=self.run_id,

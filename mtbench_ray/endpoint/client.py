@@ -8,19 +8,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import tenacity
 
-from mtbench_ray.config import EndpointConfig
+from mtbench_ray.config import EndpointConfig, JudgeConfig
 from mtbench_ray.endpoint.faults import Fault
 from mtbench_ray.endpoint.keys import scrub
 from mtbench_ray.endpoint.limiter import RateLimiter
 from mtbench_ray.endpoint.params import Dialect
 from mtbench_ray.endpoint.reply import Reply
+from mtbench_ray.endpoint.served import ServedModel, read_models
+from mtbench_ray.endpoint.sizes import read_window
 from mtbench_ray.endpoint.tokens import estimate_tokens, prompt_tokens
 from mtbench_ray.endpoint.transport import Transport
 from mtbench_ray.errors import EndpointStopped
@@ -32,7 +34,21 @@ log = logging.getLogger(__name__)
 _PROBE_S = 1.0
 """The first call goes alone for so long: what its refusal teaches is paid once, not 128 times. A
 refusal comes at once; a good reply may take long, and the others do not wait for it."""
-_LONGEST_BACKOFF_S = 60.0
+_FIRST_CALLS = 8
+"""So many calls of a paid judge are in flight until the first reply could be read."""
+_UNREADABLE = 10
+"""After so many replies that could not be read, and none that could, a service is given up."""
+_TIMED_OUT_TRIES = 3
+"""A call that times out may be billed each time."""
+_MODELS_S = 3.0
+"""The list of models is waited for so long; no row waits for it later."""
+_DEFAULT_CAP = 1024
+"""Expected of a call without a cap of ours, for limits on tokens."""
+_IMPLAUSIBLE = 0.1
+"""A count below this share of the estimated tokens is no count."""
+
+_NOT_RECORDED = frozenset({"messages", "stream", "stream_options"})
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +63,12 @@ class Completion:
         latency_s: Seconds of the last request.
         started: Unix seconds at which the last request left.
         error: Reason, ``timeout`` or ``http_503: ...``, None where status is ok.
-        params: JSON of what was sent beside the messages.
+        params: JSON of what was sent beside the messages; ``adjusted`` says what the service made
+            us change.
+        cap: Limit on new tokens that was sent, 0 where none was.
+        lowered: The cap was lowered to what the window leaves beside this prompt.
+        served_model: The model that answered, as the service names it.
+        system_fingerprint: The service's own name for the version that answered.
         billed: There is no reply, and the service may have written one all the same.
     """
 
@@ -62,6 +83,10 @@ class Completion:
     started: float = 0.0
     error: str | None = None
     params: str = "{}"
+    cap: int = 0
+    lowered: bool = False
+    served_model: str = ""
+    system_fingerprint: str = ""
     billed: bool = False
 
 
@@ -81,7 +106,9 @@ class _Call:
     again: Callable[[], bool]
     attempts: int = 0
     faults: int = 0
-    refused_since: float = 0.0
+    timeouts: int = 0
+    room: int | None = None
+    without: list[str] = field(default_factory=list)
     started: float = 0.0
     latency_s: float = 0.0
     version: int = 0
@@ -97,8 +124,8 @@ class EndpointClient:
         key: From :func:`resolve_key`; None sends a placeholder.
         limiter: From :func:`make_limiter`.
         label: Begins messages: ``judge gpt-4o``.
-        base_urls: Several replicas of the same model instead of ``config.base_url``.
-        backoff_s: First wait after a fault; it doubles from try to try.
+        base_urls: Several replicas of the same model, which the run started itself, instead of
+            ``config.base_url``.
 
     Raises:
         UserError: The address, or a proxy that the environment names, cannot be used.
@@ -113,7 +140,6 @@ class EndpointClient:
         limiter: RateLimiter,
         label: str = "endpoint",
         base_urls: Sequence[str] | None = None,
-        backoff_s: float = 1.0,
     ) -> None:
         self.config = config
         self.label = label
@@ -122,17 +148,25 @@ class EndpointClient:
         self._limiter = limiter
         self._dialect = Dialect(model, config.token_param, config.extra_body)
         self._backoff = tenacity.wait_exponential(
-            backoff_s, _LONGEST_BACKOFF_S
-        ) + tenacity.wait_random(0, backoff_s)
+            config.retry_wait_s, config.retry_max_wait_s, config.retry_factor
+        ) + tenacity.wait_random(0, config.retry_wait_s)
         self._transport = Transport(config, key, base_urls)
         self._closing = False
         self._probing = False
         self._settled = asyncio.Event()
-        self._told: set[str] = set()
+        self._ended = asyncio.Event()
+        self._trial = asyncio.Lock()
+        paid = isinstance(config, JudgeConfig) and config.kind == "openai"
+        self._first_calls = asyncio.Semaphore(_FIRST_CALLS) if paid else None
+        self._models: asyncio.Task[None] | None = None
+        self._served: dict[str, ServedModel] = {}
+        self._warned: set[str] = set()
         self._hide = redactor([key or ""])
         self._typical_output: float | None = None
         self._estimating = asyncio.Lock()
         self._replied_at: float | None = None
+        self._refused_since: float | None = None  # no call got through since then
+        self._unreadable = 0
         self._forbidden = 0  # in a row
 
     @property
@@ -152,10 +186,13 @@ class EndpointClient:
     def close_soon(self) -> None:
         """Start no further request; those in flight may end."""
         self._closing = True
+        self._ended.set()
 
     async def close(self) -> None:
         """Close all connections."""
-        self._closing = True
+        self.close_soon()
+        if self._models is not None:
+            self._models.cancel()
         await self._transport.close()
 
     async def complete(
@@ -170,6 +207,7 @@ class EndpointClient:
         """One completion, tried again where that can help.
 
         Args:
+            max_tokens: Limit on new tokens; 0 leaves it to the service.
             extra: Further fields of the request; ``config.extra_body`` goes on top of them.
             again: Asked before a try that follows one which may be billed; False ends the call.
 
@@ -185,6 +223,8 @@ class EndpointClient:
             prompt_tokens(messages),
             again,
         )
+        if self._models is None:
+            self._models = asyncio.create_task(self._ask_models())
         mine, self._probing = not self._probing, True
         if not mine:
             await self._await_probe()
@@ -211,6 +251,7 @@ class EndpointClient:
             retry=tenacity.retry_if_exception(lambda e: isinstance(e, Fault) and e.retry),
             stop=lambda state: self._is_spent(call, _fault_of(state)),
             wait=self._wait,
+            sleep=self.sleep,
             before_sleep=self._before_retry,
             reraise=True,
         )
@@ -218,18 +259,68 @@ class EndpointClient:
 
     async def _adjusting(self, call: _Call) -> Reply:
         """One try; a refused parameter is changed at once, and is no fault of this call."""
-        while True:
-            try:
-                return await self._send(call)
-            except Fault as fault:
-                if fault.stop and not self._is_of_prompt(fault):
-                    self._stop(fault)
-                if self._dialect.learn(fault, call.fields):
-                    continue
-                # A call that left before another one learned is written anew, too.
-                stale = fault.code in (400, 422) and self._dialect.version != call.version
-                if not stale or fault.status != "error":
-                    raise
+        reason: Fault | None = None  # of a call that is tried without this and that
+        async with AsyncExitStack() as trial:
+            while True:
+                try:
+                    reply = await self._send(call)
+                except Fault as fault:
+                    if fault.stop and not self._is_of_prompt(fault):
+                        self._stop(fault.stop, fault)
+                    if self._learn(fault, call) or self._is_stale(fault, call):
+                        continue
+                    if self._suspect(fault, call) and reason is None:
+                        # One call at a time finds out what the service does not say.
+                        reason = fault
+                        await trial.enter_async_context(self._trial)
+                        if self._is_stale(fault, call):
+                            reason = None
+                            await trial.aclose()
+                            continue
+                    if name := self._suspect(fault, call):
+                        call.without.append(name)
+                        continue
+                    if call.without:
+                        self._dialect.give_up()
+                    raise reason or fault from None
+                if call.without:
+                    self._dialect.blame(call.without[-1], call.fields)
+                    self._warn_of_changes()
+                    call.without.clear()
+                return reply
+
+    def _is_stale(self, fault: Fault, call: _Call) -> bool:
+        """Whether a refused call left before another one learned how to write it."""
+        old = self._dialect.version != call.version
+        return old and fault.code in (400, 422) and fault.status == "error"
+
+    def _suspect(self, fault: Fault, call: _Call) -> str | None:
+        return self._dialect.suspect(fault, call.fields, call.without)
+
+    def _learn(self, fault: Fault, call: _Call) -> bool:
+        """Whether a refusal says how the same request will pass, by the settings or by its size."""
+        if self._dialect.learn(fault, call.fields):
+            self._warn_of_changes()
+            return True
+        cap = _cap_of(call.fields)
+        if fault.size != "window" or not cap:
+            return False
+        said = read_window(fault.detail)
+        room = self._dialect.learn_window(said.tokens, said.prompt, call.prompt_tokens)
+        if room is None or room >= cap:
+            return False
+        call.room = room
+        return True
+
+    def _warn_of_changes(self) -> None:
+        for name, note in self._dialect.learned.items():
+            self._warn(f"{name}: {note}", f"the service made us change {name}: {note}")
+
+    def _warn(self, name: str, text: str) -> None:
+        """A log line, once for each name."""
+        if name not in self._warned:
+            self._warned.add(name)
+            log.warning("%s: %s", self.label, text)
 
     def _is_of_prompt(self, fault: Fault) -> bool:
         """Whether a 403 may be about one prompt (a firewall's), not about the key.
@@ -242,28 +333,98 @@ class EndpointClient:
         return self._forbidden <= self.config.concurrency
 
     async def _send(self, call: _Call) -> Reply:
-        async with self._limiter.slot():
-            self._check_open()
-            # One after the other: a call that waits for tokens may learn from earlier replies that
-            # it needs far fewer than its cap.
-            async with self._estimating if self.config.tokens_per_minute else nullcontext():
-                expected = call.max_tokens
-                if self._typical_output is not None:
-                    expected = min(expected, round(self._typical_output))
-                estimate = call.prompt_tokens + expected
-                await self._limiter.acquire(estimate)
+        async with AsyncExitStack() as held:
+            estimate = await self._unless_ended(lambda: self._wait_for_turn(call, held))
             self._check_open()
             call.attempts += 1
             call.version = self._dialect.version
-            call.fields = self._dialect.write(
-                call.messages, call.max_tokens, call.temperature, call.extra
-            )
-            call.started, begin = time.time(), time.perf_counter()
+            call.fields = self._write(call)
+            call.started, begin = time.time(), time.monotonic()
             try:
                 reply = await self._transport.send(call.fields)
+            except Fault as fault:
+                if fault.reason == "timeout":
+                    self._limiter.slots.timed_out(begin, self.config.timeout_s)
+                raise
             finally:
-                call.latency_s = time.perf_counter() - begin
-        self._replied_at, self._forbidden = time.monotonic(), 0
+                call.latency_s = time.monotonic() - begin
+        self._note_reply(call, reply, estimate)
+        return reply
+
+    async def _wait_for_turn(self, call: _Call, held: AsyncExitStack) -> int:
+        """Wait until a call may leave; what it holds in flight goes into ``held``.
+
+        Returns:
+            The tokens that the limiter was asked for.
+        """
+        if self._first_calls is not None and self._replied_at is None:
+            await held.enter_async_context(self._first_calls)
+        await held.enter_async_context(self._limiter.slots)
+        if not self.config.tokens_per_minute:
+            return await self._take_tokens(call)
+        # One after the other: a call that waits for tokens may learn from earlier replies that
+        # it needs far fewer than its cap.
+        async with self._estimating:
+            return await self._take_tokens(call)
+
+    async def _take_tokens(self, call: _Call) -> int:
+        expected = call.max_tokens or _DEFAULT_CAP
+        if self._typical_output is not None:
+            expected = min(expected, round(self._typical_output))
+        estimate = call.prompt_tokens + expected
+        await self._limiter.acquire(estimate)
+        return estimate
+
+    async def _unless_ended(self, wait: Callable[[], Awaitable[T]]) -> T:
+        """The result of a wait, or an exception as soon as the client has ended.
+
+        Raises:
+            EndpointStopped: No call can succeed any more.
+            Closing: The client is being closed.
+        """
+        self._check_open()
+        task = asyncio.ensure_future(wait())
+        ending = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait((task, ending), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                self._check_open()
+            return await task
+        finally:
+            ending.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait between two tries; ends at once, with an exception, when the client does.
+
+        Raises:
+            EndpointStopped: No call can succeed any more.
+            Closing: The client is being closed.
+        """
+        await self._unless_ended(lambda: asyncio.sleep(seconds))
+
+    def _write(self, call: _Call) -> dict[str, Any]:
+        max_tokens = call.max_tokens
+        if max_tokens:
+            room = call.room if call.room is not None else self._dialect.room(call.prompt_tokens)
+            max_tokens = min(max_tokens, max_tokens if room is None else room)
+        return self._dialect.write(
+            call.messages, max_tokens, call.temperature, call.extra, call.without
+        )
+
+    def _note_reply(self, call: _Call, reply: Reply, estimate: int) -> None:
+        if self._first_calls is not None and self._replied_at is None:
+            for _ in range(self.config.concurrency):
+                self._first_calls.release()
+        self._replied_at, self._refused_since, self._forbidden = time.monotonic(), None, 0
+        self._dialect.accepted(call.fields)
+        self._limiter.slots.served()
+        if reply.odd_finish:
+            name, word = "finish_reason", reply.finish_reason
+            self._dialect.learned[name] = f"{word} is unknown, its replies are taken for whole"
+            self._warn_of_changes()
         if reply.prompt_tokens is not None and reply.output_tokens is not None:
             self._limiter.correct(estimate, reply.prompt_tokens + reply.output_tokens)
             before = self._typical_output
@@ -272,7 +433,10 @@ class EndpointClient:
                 if before is None
                 else before + (reply.output_tokens - before) / 16
             )
-        return reply
+
+    async def _ask_models(self) -> None:
+        """What the service lists of its models: another checkpoint may be behind the same name."""
+        self._served = read_models(await self._transport.models(_MODELS_S))
 
     def _check_open(self) -> None:
         if self.stopped:
@@ -284,7 +448,8 @@ class EndpointClient:
         """Whether a call is given up after this fault.
 
         A 429 costs nothing and says only "later", so it is bounded by time; other faults by number.
-        The time is that in which no call got through: a slow service serves all in the end.
+        The time is that in which no call got through, one for the service: a slow one serves all in
+        the end, and one that serves none is not waited for anew by each call.
         """
         longest = self.config.max_retry_after_s
         if fault.wait is not None and fault.wait > longest:
@@ -292,12 +457,24 @@ class EndpointClient:
             return True
         if fault.limited:
             now = time.monotonic()
-            call.refused_since = call.refused_since or now
-            return now - max(call.refused_since, self._replied_at or 0.0) > longest
+            self._refused_since = self._refused_since or now
+            if now - self._refused_since > longest:
+                waited = f"no call got through for {longest:g} s (max_retry_after_s)"
+                self._stop(waited, fault)
+            return False
         call.faults += 1
+        call.timeouts += fault.reason == "timeout"
+        if call.timeouts >= _TIMED_OUT_TRIES:
+            return True
         if call.faults > self.config.max_retries:
             return True
-        return fault.billed and not call.again()
+        spent = fault.billed and not call.again()
+        if fault.reason == "bad_reply" and self._replied_at is None:
+            # Each is paid, and not one could ever be read.
+            self._unreadable += 1
+            if self._unreadable >= _UNREADABLE:
+                self._stop(f"{self._unreadable} replies came and none can be read", fault)
+        return spent
 
     def _wait(self, state: tenacity.RetryCallState) -> float:
         """Seconds that this call alone waits; what holds for all is a pause of the limiter."""
@@ -311,17 +488,12 @@ class EndpointClient:
             self._limiter.refused()
         if fault.limited or fault.wait is not None:
             self._limiter.pause(fault.wait or self._backoff(state), words)
-        elif fault.reason not in self._told:
-            # The first of each kind is told, so that a wrong address is no silent hang.
-            self._told.add(fault.reason)
-            log.warning(
-                "%s: %s; trying again, at most %d times (told once for each kind)",
-                self.label,
-                words,
-                self.config.max_retries,
-            )
+        else:
+            # The first of each kind is shown, so that a wrong address is no silent hang.
+            tries = f"trying again, at most {self.config.max_retries} times"
+            self._warn(fault.reason, f"{words}; {tries} (shown once for each kind)")
 
-    def _stop(self, fault: Fault) -> None:
+    def _stop(self, why: str, fault: Fault) -> None:
         """End all calls, with one message.
 
         Raises:
@@ -333,30 +505,38 @@ class EndpointClient:
                 if self._key
                 else "No key was sent."
             )
+            code = f"HTTP {fault.code}: " if fault.code else ""
             self.stopped = (
-                f"{self.label} at {self._transport.where}: {fault.stop} (HTTP {fault.code}: "
+                f"{self.label} at {self._transport.where}: {why} ({code}"
                 f"{scrub(fault.detail, self._key)}). {key} Mend it and run the same line again: "
                 "what is finished is kept."
             )
+            self._ended.set()
         raise EndpointStopped(self.stopped)
 
     def _from_reply(self, call: _Call, reply: Reply) -> Completion:
         done = self._completion(call, reply.status, error=reply.reason)
         text = self._hide(reply.text)
         thought = self._hide(reply.reasoning) if reply.reasoning else None
-        prompt, output = reply.prompt_tokens, reply.output_tokens
         return replace(
             done,
             text=text,
             reasoning=thought,
             finish_reason=reply.finish_reason,
-            prompt_tokens=call.prompt_tokens if prompt is None else prompt,
-            output_tokens=estimate_tokens(text + (thought or "")) if output is None else output,
+            prompt_tokens=_plausible(reply.prompt_tokens, call.prompt_tokens),
+            output_tokens=_plausible(reply.output_tokens, estimate_tokens(text + (thought or ""))),
+            served_model=self._served.get(reply.served_model, ServedModel(reply.served_model)).name,
+            system_fingerprint=reply.system_fingerprint,
         )
 
     def _completion(
         self, call: _Call, status: Status, error: str | None, *, billed: bool = False
     ) -> Completion:
+        params = {k: v for k, v in call.fields.items() if k not in _NOT_RECORDED}
+        adjusted, cap = self.learned, _cap_of(call.fields)
+        lowered = 0 < cap < self.cap(call.max_tokens)
+        if lowered:
+            adjusted["room"] = f"{cap} of {call.max_tokens} new tokens fit into the window"
         return Completion(
             status=status,
             error=error,
@@ -364,8 +544,21 @@ class EndpointClient:
             attempts=call.attempts,
             latency_s=call.latency_s,
             started=call.started,
-            params=canonical({k: v for k, v in call.fields.items() if k != "messages"}),
+            params=canonical(params | ({"adjusted": adjusted} if adjusted else {})),
+            cap=cap,
+            lowered=lowered,
         )
+
+
+def _cap_of(fields: Mapping[str, Any]) -> int:
+    """The limit on new tokens in a request, 0 where there is none."""
+    cap = fields.get("max_tokens", fields.get("max_completion_tokens"))
+    return cap if isinstance(cap, int) else 0
+
+
+def _plausible(counted: int | None, estimated: int) -> int:
+    """Tokens as the service counted them; as estimated where it did not, or cannot have."""
+    return estimated if counted is None or counted < estimated * _IMPLAUSIBLE else counted
 
 
 def _fault_of(state: tenacity.RetryCallState) -> Fault:

@@ -1,19 +1,23 @@
-"""One limiter for all runs on a Ray cluster: a named actor that holds a :class:`Limiter`.
+"""Which limiter a service gets, and the one that all runs on a Ray cluster share.
 
-The actor is detached, so that runs may come and go, and ends itself when none has called for a
-while. Only hashes of the key reach it.
+That one is a named actor, which holds a :class:`Limiter`. It is detached, so that runs may come and
+go, and ends itself when none has called for a while. Only hashes of the key reach it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 import time
-from contextlib import AbstractAsyncContextManager
+import weakref
+from dataclasses import replace
 from typing import Any
 
 from mtbench_ray.config import EndpointConfig
+from mtbench_ray.endpoint.files import FileLimiter
 from mtbench_ray.endpoint.keys import fingerprint
-from mtbench_ray.endpoint.limiter import Limiter, RateLimiter
+from mtbench_ray.endpoint.limiter import Limiter, RateLimiter, Slots
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import content_id
 
@@ -24,20 +28,52 @@ _Limits = tuple[float | None, float | None, bool]
 """Requests and tokens a minute, adaptive."""
 
 
+_shared: weakref.WeakValueDictionary[tuple[str, str, str], RateLimiter]
+_shared = weakref.WeakValueDictionary()
+"""Limiters in use by this process, by address, key and model."""
+_sharing = threading.Lock()
+
+
+def shared_limiter(
+    config: EndpointConfig, model: str, key: str | None, label: str, address: str = ""
+) -> RateLimiter:
+    """The one limiter of a service and key in this process, for the endpoints' event loop.
+
+    Args:
+        model: Where the limits are a model's; empty where all models of the service share them.
+        address: Instead of ``config.base_url``.
+
+    Raises:
+        UserError: As :func:`make_limiter`.
+    """
+    _check(config, label)
+    name = (address or config.base_url or "", fingerprint(key), model)
+    with _sharing:
+        limiter = _shared.get(name)
+        if limiter is None:
+            limiter = _shared[name] = make_limiter(config, model, key, label)
+        return limiter
+
+
 def make_limiter(
     config: EndpointConfig, model: str, key: str | None, label: str = "endpoint"
 ) -> RateLimiter:
     """The limiter that the settings ask for, for the running event loop.
 
+    ``limit_scope=cluster`` is the cluster that was joined; without one, this machine. Actors of
+    one run share a limiter in any case.
+
     Raises:
-        UserError: A limit is not above 0, or ``limit_scope`` is ``cluster`` and Ray is not running.
+        UserError: A limit permits no call, or a wait between tries is none.
     """
-    for name in ("requests_per_minute", "tokens_per_minute", "concurrency"):
-        value = getattr(config, name)
-        if value is not None and value <= 0:
-            raise UserError(f"{label}: {name}={value} permits no call", "set it above 0")
+    _check(config, label)
+    if _in_actor():
+        share = max(1, config.concurrency // max(1, getattr(config, "replicas", None) or 1))
+        return ClusterLimiter(replace(config, concurrency=share), model, key)
     if config.limit_scope == "cluster":
-        return ClusterLimiter(config, model, key)
+        if _on_joined_cluster():
+            return ClusterLimiter(config, model, key)
+        return FileLimiter(config, limiter_name(config, model, key), label)
     return Limiter(
         config.requests_per_minute,
         config.tokens_per_minute,
@@ -45,6 +81,43 @@ def make_limiter(
         config.adaptive,
         label,
     )
+
+
+def _check(config: EndpointConfig, label: str) -> None:
+    for name in ("requests_per_minute", "tokens_per_minute", "concurrency"):
+        value = getattr(config, name)
+        if value is not None and value <= 0:
+            raise UserError(f"{label}: {name}={value} permits no call", "set it above 0")
+    waits = (config.retry_wait_s, config.retry_max_wait_s)
+    if min(waits) < 0 or config.retry_factor < 1:
+        raise UserError(
+            f"{label}: waits between tries grow from retry_wait_s by retry_factor",
+            "set retry_wait_s and retry_max_wait_s to 0 or more, retry_factor to 1 or more",
+        )
+
+
+def limiter_name(config: EndpointConfig, model: str, key: str | None) -> str:
+    """A name for the limiter of a service, key and model, from which no key can be read."""
+    endpoint = {"base_url": config.base_url, "key": fingerprint(key), "model": model}
+    return f"limiter-{content_id('limiter', endpoint)}"
+
+
+def _ray() -> Any:
+    """Ray where this process uses it: no run imports it for a question alone."""
+    ray = sys.modules.get("ray")
+    return ray if ray is not None and ray.is_initialized() else None
+
+
+def _in_actor() -> bool:
+    ray = _ray()
+    return ray is not None and ray.get_runtime_context().get_actor_id() is not None
+
+
+def _on_joined_cluster() -> bool:
+    """Whether Ray runs here and was not started by this process for itself."""
+    ray = _ray()
+    node = getattr(ray._private.worker, "_global_node", None) if ray is not None else None
+    return ray is not None and not (node is not None and node.is_head())
 
 
 class ClusterLimiter:
@@ -60,18 +133,10 @@ class ClusterLimiter:
     def __init__(
         self, config: EndpointConfig, model: str, key: str | None, idle_s: float = _IDLE_S
     ) -> None:
-        import ray
-
-        if not ray.is_initialized():
-            raise UserError(
-                "limit_scope=cluster needs Ray, and this run does not use it",
-                "set cluster.ray=always and cluster.address=auto, or limit_scope=run",
-            )
-        endpoint = {"base_url": config.base_url, "key": fingerprint(key), "model": model}
-        self._name = f"limiter-{content_id('limiter', endpoint)}"
+        self._name = limiter_name(config, model, key)
         self._limits = (config.requests_per_minute, config.tokens_per_minute, config.adaptive)
         self._idle_s = idle_s
-        self._slots = asyncio.Semaphore(config.concurrency)
+        self.slots = Slots(config.concurrency)
         self._join()
 
     def _join(self) -> None:
@@ -89,10 +154,6 @@ class ClusterLimiter:
         actor = ray.remote(_LimiterActor).options(**options)
         self._actor: Any = actor.remote(self._name, self._idle_s, self._limits)
         ray.get(self._actor.configure.remote(self._limits))
-
-    def slot(self) -> AbstractAsyncContextManager[Any]:
-        """Hold one of this run's calls in flight."""
-        return self._slots
 
     async def acquire(self, tokens: int) -> None:
         """Wait until one call of about so many tokens may leave, over all runs."""

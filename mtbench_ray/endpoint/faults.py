@@ -9,9 +9,11 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from mtbench_ray.endpoint.sizes import SizeKind, size_kind
 from mtbench_ray.schema import Status
 
 _SHOWN = 500  # characters of a service's own words that go into a row or a message
@@ -24,11 +26,6 @@ _WAIT_IN_TEXT = re.compile(
 )
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.I)
 
-_OVERFLOW = re.compile(
-    r"context[ _](?:length|window|size)|maximum context|exceed_context|prompt is too long"
-    r"|input is too long|reduce the length|too many (?:input )?tokens",
-    re.I,
-)
 _TOO_LARGE = re.compile(
     r"(?:request|input|prompt|message)s? (?:is |are |was )?too (?:large|long)|must be reduced"
     r"|reduce (?:the|your) (?:message|prompt|input|request)|larger than the .{0,20}limit",
@@ -38,11 +35,29 @@ _REQUESTED = re.compile(r"\blimit\D{0,20}([\d,]+).{0,40}?\brequested\D{0,20}([\d
 _FILTERED = re.compile(
     r"content[ _](?:filter|policy|management)|moderation|flagged|safety system|usage polic", re.I
 )
-_NO_MONEY = re.compile(
-    r"insufficient[ _](?:quota|balance|credit|fund)|billing_(?:hard_limit|not_active)"
-    r"|credit balance|out of credits",
+_MONEY_CODE = re.compile(
+    r"insufficient_?(?:quota|balance|credit|fund)|exceeded_current_quota|billing_?(?:hard|not)"
+    r"|arrear|overdue|budget_?exceeded|out_of_(?:credit|quota)|\b1113\b",
     re.I,
 )
+"""In the fields ``code`` and ``type``: an account without money, whatever the message says."""
+_MONEY = re.compile(
+    r"balance|credits?\b|quota|\bfunds\b|billing|spend|arrear|overdue|unpaid|budget|recharge"
+    r"|top.?up|good standing|usage limits?|余额|欠费|充值|额度|资源包",
+    re.I,
+)
+_SPENT = re.compile(
+    r"insufficient|not enough|exceed|exhaust|\bout of\b|used (?:all|up)|reached|too low|negative"
+    r"|depleted|ran out|\bno (?:more |remaining )?(?:credit|quota|balance|funds)|\badd\b|purchase"
+    r"|recharge|top.?up|overdue|unpaid|suspended|standing|不足|欠费|充值|用完|耗尽|超",
+    re.I,
+)
+_SHORT_PERIOD = re.compile(
+    r"per[ _-]?(?:second|minute)|/ ?(?:s|sec|min)\b|\b[rtq]p[ms]\b|too many requests|concurren"
+    r"|try again|retry|稍后",
+    re.I,
+)
+_LONG_PERIOD = re.compile(r"per[ _-]?(?:day|week|month)|daily|weekly|monthly|每[天日周月]", re.I)
 _BAD_KEY = re.compile(
     r"(?:api[ _]?key\b.{0,30}\b(?:not valid|invalid)|(?:invalid|incorrect) api)", re.I
 )
@@ -62,6 +77,8 @@ class Fault(Exception):
         status: The row's status where this is final.
         code: HTTP status, 0 where there was none.
         billed: The service may have written a reply that did not arrive.
+        param: The request's field that the service itself names as the reason.
+        size: What is too large, see :func:`~mtbench_ray.endpoint.sizes.size_kind`.
     """
 
     def __init__(
@@ -76,6 +93,8 @@ class Fault(Exception):
         status: Status = "error",
         code: int = 0,
         billed: bool = False,
+        param: str = "",
+        size: SizeKind = "",
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -87,6 +106,8 @@ class Fault(Exception):
         self.status = status
         self.code = code
         self.billed = billed
+        self.param = param
+        self.size = size
 
     @property
     def text(self) -> str:
@@ -103,16 +124,19 @@ def http_fault(code: int, headers: Mapping[str, str], body: str, now: float) -> 
         body: Reply text.
         now: Unix seconds, for waits given as a date.
     """
-    words = error_words(body)
+    said = read_error(body)
+    words = said.text
     probe = words[:_SEARCHED]
-    if code == 413 or (code in (400, 422) and _OVERFLOW.search(probe)):
-        return Fault("context_overflow", words, status="context_overflow", code=code)
-    if code == 429 and _can_never_pass(probe):
-        # Waiting would hold up all calls, and change nothing for this one.
-        return Fault("context_overflow", words, status="context_overflow", code=code)
+    wait = requested_wait(headers, body, now)
+    size: SizeKind = "prompt" if code == 413 else ""
+    if code in (400, 422):
+        size = size_kind(said.message[:_SEARCHED])
+    # Waiting for what can never pass would hold up all calls, and change nothing for this one.
+    if size in ("prompt", "window") or (code == 429 and _can_never_pass(probe)):
+        return Fault("context_overflow", words, status="context_overflow", code=code, size=size)
     if code in (400, 403, 422, 451) and _FILTERED.search(probe):
         return Fault("content_filter", words, status="refused", code=code)
-    if code == 402 or (code in (400, 403, 429) and _NO_MONEY.search(probe)):
+    if code == 402 or (code in (400, 403, 429) and _no_money(said, waits=wait is not None)):
         return Fault("no_quota", words, stop="the account has no quota left", code=code)
     if code == 401 or (code == 400 and _BAD_KEY.search(probe)):
         return Fault("bad_key", words, stop="the key is not accepted", code=code)
@@ -123,11 +147,28 @@ def http_fault(code: int, headers: Mapping[str, str], body: str, now: float) -> 
         return Fault("forbidden", words, stop=stop, code=code)
     if code == 404 or (code == 400 and _NO_MODEL.search(probe)):
         return Fault("not_found", words, stop="there is no such model or address", code=code)
-    wait = requested_wait(headers, body, now)
     if code == 429:
         return Fault("rate_limited", words, retry=True, wait=wait, limited=True, code=code)
     retry = code in (408, 409) or code >= 500
-    return Fault(f"http_{code}", words, retry=retry, wait=wait, code=code)
+    return Fault(
+        f"http_{code}", words, retry=retry, wait=wait, code=code, param=said.param, size=size
+    )
+
+
+def _no_money(said: ErrorBody, waits: bool) -> bool:
+    """Whether an account is empty, which no wait within a run mends.
+
+    Args:
+        waits: The service says when to come again: then it is a rate, whatever it calls it.
+    """
+    if _MONEY_CODE.search(said.code):
+        return True
+    text = said.text[:_SEARCHED]
+    if waits or not _SPENT.search(text):
+        return False
+    if _LONG_PERIOD.search(text):
+        return True
+    return bool(_MONEY.search(text)) and not _SHORT_PERIOD.search(text)
 
 
 def _can_never_pass(words: str) -> bool:
@@ -139,19 +180,54 @@ def _can_never_pass(words: str) -> bool:
     return requested > limit
 
 
-def error_words(body: str) -> str:
-    """Message, code and parameter of an error body; its plain text where it is not JSON."""
+@dataclass(frozen=True, slots=True)
+class ErrorBody:
+    """An error as a service wrote it.
+
+    Attributes:
+        text: Message, code and parameter; the plain text where it is not JSON.
+        message: What a person reads.
+        code: ``code`` and ``type``.
+        param: The field of the request that the service names as the reason, or empty.
+    """
+
+    text: str
+    message: str
+    code: str = ""
+    param: str = ""
+
+
+def read_error(body: str) -> ErrorBody:
+    """Read an error body in any of the forms in use."""
     try:
         data = json.loads(body)
-    except ValueError:
-        return body
+    except (ValueError, RecursionError):
+        return ErrorBody(body, body)
     if isinstance(data, list) and data:  # Gemini's form
         data = data[0]
-    error = data.get("error", data) if isinstance(data, dict) else data
+    outer = data if isinstance(data, dict) else {}
+    error = outer.get("error", data)
     if not isinstance(error, dict):
-        return str(error)
-    parts = [error.get(name) for name in ("message", "detail", "code", "type", "param")]
-    return " ".join(str(part) for part in parts if part) or body
+        # xAI's form: the message as ``error``, the code beside it.
+        code = str(outer.get("code") or "")
+        return ErrorBody(f"{error} {code}".strip(), str(error), code)
+    parts = [error.get(name) for name in ("message", "msg", "detail", "code", "type", "param")]
+    code = " ".join(str(error[name]) for name in ("code", "type") if error.get(name))
+    text = " ".join(str(part) for part in parts if part) or body
+    message = " ".join(str(part) for part in parts[:3] if part) or body
+    return ErrorBody(text, message, code, _param(error))
+
+
+def _param(error: Mapping[str, Any]) -> str:
+    """The field that is named: ``param`` (OpenAI), or the end of a ``loc`` (FastAPI)."""
+    param, detail = error.get("param"), error.get("detail")
+    if isinstance(param, str):
+        return param.strip("$.")
+    if isinstance(detail, list) and detail and isinstance(detail[0], dict):
+        place = detail[0].get("loc")
+        if isinstance(place, list) and place and isinstance(place[-1], str):
+            return place[-1]
+    return ""
 
 
 def requested_wait(headers: Mapping[str, str], body: str, now: float) -> float | None:
@@ -198,6 +274,8 @@ def _wait_in_text(text: str) -> float | None:
 
 def malformed(reason: str, body: str = "") -> Fault:
     """A 200 whose body is no reply; another try may bring one, and this one may be billed."""
+    if body.lstrip().lower().startswith(("<!doctype", "<html")):
+        reason = "a web page instead of an API's reply, is base_url right?"
     return Fault("bad_reply", f"{reason} {body[:100]}".strip(), retry=True, billed=True)
 
 

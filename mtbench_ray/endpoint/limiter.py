@@ -14,8 +14,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 from aiolimiter import AsyncLimiter
 
@@ -36,11 +35,84 @@ _RECOVERY_STEP = 0.05
 """Adaptive mode: the size of such a step, as a share of the full rate."""
 
 
+class Slots:
+    """Calls in flight at once: ``async with slots`` holds one.
+
+    A service that times out under our own load gets fewer at once, as many as it has shown to
+    serve in half of the time that a call may take; each round of good replies adds one again.
+
+    Args:
+        most: Never more than this.
+        label: Begins log lines.
+    """
+
+    def __init__(self, most: int, label: str = "endpoint") -> None:
+        self.limit = most
+        self._most = most
+        self._label = label
+        self._free = asyncio.Semaphore(most)
+        self._held = 0
+        self._surplus = 0  # slots in use that end when they are given back
+        self._narrowed_at = 0.0
+        self._streak = 0
+        self._served: deque[float] = deque()
+        self._lost: deque[float] = deque()
+
+    async def __aenter__(self) -> None:
+        await self._free.acquire()
+        self._held += 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self._held -= 1
+        if self._surplus:
+            self._surplus -= 1
+        else:
+            self._free.release()
+
+    def served(self) -> None:
+        """Say that a good reply came."""
+        self._served.append(time.monotonic())
+        self._streak += 1
+        if self.limit < self._most and self._streak >= self.limit:
+            self._resize(self.limit + 1)
+
+    def timed_out(self, started: float, timeout_s: float) -> None:
+        """Say that a call got no reply in time; to be called while it still holds its slot.
+
+        Args:
+            started: ``time.monotonic()`` when it left.
+        """
+        now = time.monotonic()
+        self._lost.append(now)
+        for times in (self._served, self._lost):
+            while times and times[0] < now - timeout_s:
+                times.popleft()
+        # One that hangs beside many that are served is no sign of load, and what left before the
+        # last change says nothing about it.
+        few = len(self._lost) < 2 or 4 * len(self._lost) < len(self._served)
+        if few or started < self._narrowed_at or self._held < 2:
+            return
+        self._narrowed_at = now
+        self._resize(max(1, min(self._held // 2, len(self._served) // 2)))
+        log.warning("%s: calls time out, at most %d at once from now on", self._label, self.limit)
+
+    def _resize(self, limit: int) -> None:
+        self._streak = 0
+        self._surplus += max(self.limit - limit, 0)
+        for _ in range(limit - self.limit):
+            if self._surplus:
+                self._surplus -= 1
+            else:
+                self._free.release()
+        self.limit = limit
+
+
 class RateLimiter(Protocol):
     """What a client needs of a limiter, in this process or on the cluster."""
 
-    def slot(self) -> AbstractAsyncContextManager[Any]:
-        """Hold one of the calls in flight."""
+    @property
+    def slots(self) -> Slots:
+        """The calls in flight: each holds one slot."""
         ...
 
     async def acquire(self, tokens: int) -> None:
@@ -72,10 +144,14 @@ class _Bucket:
         self._made_for: tuple[float, float] | None = None
         self._bucket: AsyncLimiter
 
+    def note(self, amount: float) -> None:
+        """A call of so many tokens may leave before it is paid."""
+        self._largest = max(self._largest, min(amount, self.per_minute))
+
     async def acquire(self, amount: float) -> None:
         amount = min(amount, self.per_minute)
         async with self._turn:
-            self._largest = max(self._largest, amount)
+            self.note(amount)
             while amount > 0:
                 await self._refresh()
                 part = min(amount, self._bucket.max_rate)
@@ -137,17 +213,14 @@ class Limiter:
     ) -> None:
         self._requests = _Bucket(requests_per_minute, tokens=False) if requests_per_minute else None
         self._tokens = _Bucket(tokens_per_minute, tokens=True) if tokens_per_minute else None
-        self._slots = asyncio.Semaphore(concurrency)
+        self.slots = Slots(concurrency, label)
         self._adaptive = adaptive
         self._label = label
         self._debt = 0.0
+        self._unused = True
         self._paused_until = 0.0
         self._slowed_at = 0.0
         self._recent: deque[float] = deque()
-
-    def slot(self) -> AbstractAsyncContextManager[Any]:
-        """Hold one of the calls in flight."""
-        return self._slots
 
     async def acquire(self, tokens: int) -> None:
         """Wait until one call of about so many tokens may leave.
@@ -158,8 +231,15 @@ class Limiter:
         if self._tokens is not None:
             # What earlier calls took beyond their estimate is paid by the next one; what they
             # left over may not be saved up beyond one burst.
-            owed, self._debt = max(tokens + self._debt, 0.0), min(tokens + self._debt, 0.0)
-            await self._tokens.acquire(owed)
+            due, self._debt = max(tokens + self._debt, 0.0), min(tokens + self._debt, 0.0)
+            if self._unused:
+                # The first call leaves at once, and the next one pays for it too: so a service that
+                # takes no call at all says so at once.
+                self._unused = False
+                self._tokens.note(due)
+                self._debt += due
+            else:
+                await self._tokens.acquire(due)
         while True:
             await self._wait_out_pause()
             if self._requests is None:

@@ -40,7 +40,8 @@ class Transport:
 
     Args:
         key: None sends a placeholder.
-        base_urls: Replicas of the same model, instead of ``config.base_url``.
+        base_urls: Replicas of the same model that the run itself started, instead of
+            ``config.base_url``.
 
     Raises:
         UserError: An address, or a proxy that the environment names, cannot be used.
@@ -51,6 +52,7 @@ class Transport:
     ) -> None:
         self._config = config
         self._key = key
+        self._own = bool(base_urls)
         addresses = list(base_urls) if base_urls else [config.base_url]
         pools = math.ceil(config.concurrency / _POOL)
         self._replicas = [_Replica(self._connect(a)) for _ in range(pools) for a in addresses]
@@ -94,8 +96,9 @@ class Transport:
             timeout=self._config.timeout_s,
             http_client=openai.DefaultAsyncHttpxClient(
                 limits=limits,
-                # A proxy of the environment cannot reach this machine's own servers.
-                trust_env=not is_loopback(base_url),
+                # A proxy of the environment reaches neither this machine's own servers nor those
+                # that the run started on another node.
+                trust_env=not (self._own or is_loopback(base_url)),
             ),
         )
 
@@ -125,7 +128,7 @@ class Transport:
                 raw = await replica.client.chat.completions.with_raw_response.create(
                     model=fields["model"], messages=[], extra_body=fields
                 )
-            return read_reply(raw.http_response.text)
+            return read_reply(_text(raw.http_response))
         except (TimeoutError, openai.APITimeoutError):
             words = f"no reply in {self._config.timeout_s:g} s"
             raise Fault("timeout", words, retry=True, billed=True) from None
@@ -142,6 +145,15 @@ class Transport:
         finally:
             replica.in_flight -= 1
 
+    async def models(self, timeout_s: float) -> str:
+        """The body of the service's list of models; empty where it gives none in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                raw = await self._replicas[0].client.models.with_raw_response.list()
+            return _text(raw.http_response)
+        except Exception:  # a service may have no such list, and answer whatever it likes
+            return ""
+
     def _pick(self) -> _Replica:
         """The least busy replica, those that refused a connection lately last."""
         now = time.monotonic()
@@ -155,3 +167,11 @@ class Transport:
         """Close all connections."""
         for replica in self._replicas:
             await replica.client.close()
+
+
+def _text(response: Any) -> str:
+    """The body as UTF-8, as JSON is, whatever the header says of it."""
+    try:
+        return str(response.content, "utf-8")
+    except UnicodeDecodeError:
+        return str(response.text)

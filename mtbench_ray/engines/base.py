@@ -19,7 +19,8 @@ class TurnSampling:
     """Sampling parameters of one turn, all of them explicit.
 
     Attributes:
-        max_tokens: New tokens wanted; an engine lowers it to the room that is left.
+        max_tokens: New tokens wanted; an engine lowers it to the room that is left. 0, behind an
+            endpoint only, is the service's own default.
         seed: From question, turn, sample and run seed only.
     """
 
@@ -64,6 +65,8 @@ class Generation:
         sampling: JSON of the parameters really used.
         status: ``ok``, or ``context_overflow``, ``refused`` or ``error`` with ``error`` set: a
             failure of this turn alone. Faults of the engine raise ``EngineFault`` instead.
+        served_model: As in :class:`~mtbench_ray.schema.Turn`; empty without an endpoint.
+        system_fingerprint: The same.
     """
 
     text: str
@@ -74,6 +77,8 @@ class Generation:
     reasoning: str | None = None
     status: str = "ok"
     error: str | None = None
+    served_model: str = ""
+    system_fingerprint: str = ""
 
 
 def overflow(prompt: int, window: int) -> Generation:

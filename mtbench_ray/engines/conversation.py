@@ -77,6 +77,8 @@ async def _turn(engine: Engine, unit: ShardUnit, shard: Shard, answers: tuple[st
         latency_s=round(time.monotonic() - began, 4),
         engine_origin=engine.origin,
         compliant=split.compliant,
+        served_model=generation.served_model,
+        system_fingerprint=generation.system_fingerprint,
         error=generation.error,
         created=time.time(),
         run_id=shard.run_id,

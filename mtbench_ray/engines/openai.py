@@ -6,30 +6,31 @@ and sampling, thinking switches, and asking again for answers that are too short
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.endpoint.client import Closing, Completion, EndpointClient
-from mtbench_ray.endpoint.cluster import make_limiter
+from mtbench_ray.endpoint.cluster import shared_limiter
 from mtbench_ray.endpoint.keys import resolve_key
-from mtbench_ray.endpoint.limiter import RateLimiter
+from mtbench_ray.endpoint.loop import background_loop
 from mtbench_ray.engines.base import Engine, Generation, Swap, TurnSampling
 from mtbench_ray.engines.chat import thinking_spec
 from mtbench_ray.errors import EndpointStopped, EngineFault
 from mtbench_ray.schema import Message
 
 _SHORT_TRIES = 3
-"""Calls for one answer that stays shorter than ``engine.min_response_length``."""
+"""Calls for one answer that stays away, or shorter than ``engine.min_response_length``."""
 _ANSWERED = ("ok", "truncated", "empty")
+T = TypeVar("T")
 
 
 class EndpointEngine:
     """One model behind an endpoint. Texts of errors never become answers.
 
-    Args:
-        limiter: Shared with others that call the same endpoint; None makes an own one.
+    All replicas call from one event loop and under one limiter, whatever number of them there is.
 
     Raises:
         UserError: The key is not there, or the address cannot be used.
@@ -39,15 +40,14 @@ class EndpointEngine:
     template_hash = ""
     gpu_memory_gb: float | None = None
 
-    def __init__(
-        self, model: ModelConfig, config: EngineConfig, limiter: RateLimiter | None = None
-    ) -> None:
+    def __init__(self, model: ModelConfig, config: EngineConfig) -> None:
         self._model = model
         self._config = config
         key = resolve_key(config)
-        self._limiter = limiter or make_limiter(config, model.path, key, "engine")
+        # The models of one service share its limits.
+        limiter = shared_limiter(config, "", key, "engine")
         self._client = EndpointClient(
-            config, model.path, key=key, limiter=self._limiter, label=f"engine {model.label}"
+            config, model.path, key=key, limiter=limiter, label=f"engine {model.label}"
         )
         self.thinking = thinking_spec(model, None)
 
@@ -60,19 +60,24 @@ class EndpointEngine:
             # Another seed: a server that honours it would give the same short answer again.
             extra["seed"] = sampling.seed + shift
             try:
-                reply = await self._client.complete(
-                    messages,
-                    max_tokens=sampling.max_tokens,
-                    temperature=sampling.temperature,
-                    extra=extra,
+                reply = await _on_loop(
+                    self._client.complete(
+                        messages,
+                        max_tokens=sampling.max_tokens,
+                        temperature=sampling.temperature,
+                        extra=dict(extra),
+                    )
                 )
             except (EndpointStopped, Closing) as error:
                 raise EngineFault(str(error) or "the run is ending", fatal=True) from error
             generation = _generation(reply)
+            if _is_no_output(reply):
+                generation = replace(generation, status="error", error="no output came")
+                continue
             short = len(reply.text.strip()) < self._config.min_response_length
             if generation.status != "ok" or not short:
                 return generation
-        # Still too short: no answer, as if nothing had been written.
+        # Still too short: as if nothing had been written. Without any output it is a failure.
         return replace(generation, text="")
 
     async def prepare(self, model: ModelConfig) -> None:
@@ -82,10 +87,8 @@ class EndpointEngine:
         """Another model of the same endpoint, under the same limits."""
         if model == self._model:
             return self
-        # Limiters of a whole cluster are told apart by model; a run's own one is for all.
-        shared = self._limiter if self._config.limit_scope == "run" else None
-        engine = EndpointEngine(model, self._config, shared)
-        await self._client.close()
+        engine = EndpointEngine(model, self._config)
+        await _on_loop(self._client.close())
         return engine
 
     async def swap(self, model: ModelConfig) -> Swap:
@@ -94,16 +97,16 @@ class EndpointEngine:
 
     async def stop(self) -> None:
         """See :class:`~mtbench_ray.engines.base.Engine`."""
-        await self._client.close()
+        await _on_loop(self._client.close())
 
     def _extra(self, sampling: TurnSampling) -> dict[str, Any]:
-        # A top_p of 1 is sent too: a vLLM server would take the model's generation_config instead.
-        extra: dict[str, Any] = {"top_p": sampling.top_p}
-        # These two are no part of OpenAI's own API: sent only where they do something.
-        if sampling.top_k > 0:
-            extra["top_k"] = sampling.top_k
-        if sampling.repetition_penalty != 1.0:
-            extra["repetition_penalty"] = sampling.repetition_penalty
+        # Values that do nothing are sent too: a server would take the model's generation_config
+        # instead. Where a service takes none, the client leaves them out and says so.
+        extra: dict[str, Any] = {
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "repetition_penalty": sampling.repetition_penalty,
+        }
         if self._model.thinking != "unset":
             extra["chat_template_kwargs"] = {"enable_thinking": self._model.thinking == "on"}
         if self._model.stop_token_ids:
@@ -112,6 +115,17 @@ class EndpointEngine:
         if sampling.stop and not self.thinking.split:
             extra["stop"] = list(sampling.stop)
         return extra
+
+
+async def _on_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run on the event loop of all endpoints; a cancelled wait cancels the work."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, background_loop()))
+
+
+def _is_no_output(reply: Completion) -> bool:
+    """Whether a request ended without a single token: the service's failure, not an answer."""
+    nothing = not reply.text and not reply.reasoning and reply.output_tokens == 0
+    return reply.status in ("empty", "truncated") and nothing
 
 
 def _generation(reply: Completion) -> Generation:
@@ -125,4 +139,6 @@ def _generation(reply: Completion) -> Generation:
         reasoning=reply.reasoning,
         status="ok" if answered else reply.status,
         error=None if answered else reply.error,
+        served_model=reply.served_model,
+        system_fingerprint=reply.system_fingerprint,
     )

@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 import traceback
-import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 
@@ -19,8 +18,8 @@ from mtbench_ray.config import JudgeConfig
 from mtbench_ray.endpoint.asking import Asker, BudgetSpent, Read, Shorten, is_ok
 from mtbench_ray.endpoint.budget import Budget, check_budget
 from mtbench_ray.endpoint.client import Closing, EndpointClient
-from mtbench_ray.endpoint.cluster import make_limiter
-from mtbench_ray.endpoint.keys import fingerprint, scrub
+from mtbench_ray.endpoint.cluster import shared_limiter
+from mtbench_ray.endpoint.keys import scrub
 from mtbench_ray.endpoint.limiter import RateLimiter
 from mtbench_ray.endpoint.loop import background_loop
 from mtbench_ray.endpoint.tokens import CountTokens
@@ -32,10 +31,8 @@ __all__ = ["Budget", "JudgeStage", "check_budget"]
 log = logging.getLogger(__name__)
 
 _CLOSING_S = 5.0
-
-_limiters: weakref.WeakValueDictionary[tuple[str | None, str, str], RateLimiter]
-_limiters = weakref.WeakValueDictionary()
-"""Limiters in use on the background loop, by address, key and model."""
+_FATAL_GRACE_S = 3.0
+"""Where no call can succeed any more, those in flight may take so long to end."""
 
 
 class JudgeStage:
@@ -56,7 +53,6 @@ class JudgeStage:
         pattern: Regular expression that replies are forced into, for ``judge.constrain``.
         count_tokens: The judge's own tokenizer; None estimates.
         shorten: For ``judge.truncate=answer_tail``.
-        backoff_s: First wait after a fault.
     """
 
     def __init__(
@@ -74,7 +70,6 @@ class JudgeStage:
         pattern: str | None = None,
         count_tokens: CountTokens | None = None,
         shorten: Shorten | None = None,
-        backoff_s: float = 1.0,
     ) -> None:
         self.judge = judge
         self.fatal: str | None = None
@@ -89,11 +84,11 @@ class JudgeStage:
         self._pattern = pattern
         self._count_tokens = count_tokens
         self._shorten = shorten
-        self._backoff_s = backoff_s
         self._loop = background_loop()
         self._queue: asyncio.Queue[Request] = asyncio.Queue()
         self._client: EndpointClient | None = None
         self._workers: list[asyncio.Task[None]] = []
+        self._ending: asyncio.Task[None] | None = None
         self._active = 0
         self._halted = False
         self._owed: set[str] = set()
@@ -200,15 +195,8 @@ class JudgeStage:
             return
         judge, label = self.judge, f"judge {self.judge.label}"
         if self._limiter is None:
-            name = (
-                ",".join(self._base_urls or [judge.base_url or ""]),
-                fingerprint(self._key),
-                judge.model,
-            )
-            self._limiter = _limiters.get(name) or make_limiter(
-                judge, judge.model, self._key, label
-            )
-            _limiters[name] = self._limiter
+            address = ",".join(self._base_urls or [])
+            self._limiter = shared_limiter(judge, judge.model, self._key, label, address)
         self._client = EndpointClient(
             judge,
             judge.model,
@@ -216,7 +204,6 @@ class JudgeStage:
             limiter=self._limiter,
             label=label,
             base_urls=self._base_urls,
-            backoff_s=self._backoff_s,
         )
         asker = Asker(
             judge,
@@ -228,7 +215,6 @@ class JudgeStage:
             run_id=self._run_id,
             count=self._count_tokens,
             shorten=self._shorten,
-            backoff_s=self._backoff_s,
         )
         self._workers = [asyncio.create_task(self._work(asker)) for _ in range(judge.concurrency)]
 
@@ -241,6 +227,8 @@ class JudgeStage:
             try:
                 self._finish(await self._ask(asker, request))
             except EndpointStopped as stopped:
+                if self._ending is None:
+                    self._ending = asyncio.create_task(self._end(_FATAL_GRACE_S))
                 self._halt(str(stopped))
             except (BudgetSpent, Closing):
                 self._halt()
