@@ -11,10 +11,9 @@ from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.checkpoint import Source, adapter_folder, read_json
 from mtbench_ray.engines.proof import WORKER_EXTENSION
 from mtbench_ray.engines.swap import Layout
+from mtbench_ray.engines.window import LARGEST_WINDOW
 from mtbench_ray.errors import UserError, unknown_name
 
-LARGEST_WINDOW = 8192
-"""Tokens; MT-Bench conversations fit, and more would only take memory from the cache."""
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM takes for max_lora_rank."""
 _ADAPTERS = 4
@@ -102,7 +101,7 @@ def engine_arguments(
         # Progress is watched by tokens, but not by every single one.
         "stream_interval": 16,
     }
-    length = config.max_model_len or (min(window, LARGEST_WINDOW) if window else None)
+    length = config.max_model_len or (min(window, config.window) if window else None)
     if length:
         arguments["max_model_len"] = length
     if cards > 1:

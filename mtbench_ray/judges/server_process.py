@@ -36,6 +36,7 @@ class ServerSpec:
         cpu_kv_cache_gb: Key-value cache of a server without a GPU.
         cpu_threads: Threads of a server without a GPU; None: all cores.
         log_dir: Folder of the server's log on its node; None: a temporary one.
+        model_path: Folder or hub id of the model; empty: as the judge's name says.
     """
 
     judge: JudgeConfig
@@ -45,6 +46,7 @@ class ServerSpec:
     cpu_kv_cache_gb: float = 2.0
     cpu_threads: int | None = None
     log_dir: str | None = None
+    model_path: str = ""
 
 
 def server_arguments(spec: ServerSpec, model_path: str, host: str, port: int) -> list[str]:
@@ -56,6 +58,8 @@ def server_arguments(spec: ServerSpec, model_path: str, host: str, port: int) ->
         "host": host,
         "port": port,
         "disable_uvicorn_access_log": True,
+        # The folder's own sampling defaults would stand in for what is not sent.
+        "generation_config": "vllm",
         "max_model_len": judge.max_model_len,
     }
     if spec.on_gpu:
@@ -125,7 +129,8 @@ class JudgeServer:
                 "pip install 'mtbench-ray[gpu]' (or cpu), or take a hosted judge: judge=gpt-4o",
             )
         judge = self._spec.judge
-        path = str(demo_model()) if judge.model == DEMO_MODEL_NAME else judge.model
+        named = self._spec.model_path or judge.model
+        path = str(demo_model()) if judge.model == DEMO_MODEL_NAME else named
         host = self._host()
         self._port = free_port(host, self._port)
         command = server_arguments(self._spec, path, host, self._port)
