@@ -13,6 +13,7 @@ from typing import Any
 
 from mtbench_ray.config import ClusterConfig, EngineConfig
 from mtbench_ray.errors import UserError
+from mtbench_ray.sockets import RAY_NEEDS, socket_folder
 
 
 def needs_ray(engine: EngineConfig, cluster: ClusterConfig) -> bool:
@@ -49,12 +50,34 @@ def start_ray(cluster: ClusterConfig) -> None:
             "num_cpus": cluster.num_cpus,
             "num_gpus": cluster.num_gpus,
         }
+        # `uv run` would be repeated in each worker, with a copy of the whole working directory.
+        ray._private.ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
+        folder = socket_folder(RAY_NEEDS, os.environ.get("RAY_TMPDIR"))
+        if folder is None:
+            raise UserError(
+                "Ray finds no folder for its sockets: TMPDIR is too long or cannot be written",
+                "set RAY_TMPDIR to a short folder that can be written: RAY_TMPDIR=/tmp/me",
+            )
+        os.environ["RAY_TMPDIR"] = folder
     try:
         with _quiet_stderr():
             ray.init(address=address, **options)
-    except (ConnectionError, TimeoutError, ValueError, RuntimeError) as error:
+    except ray.exceptions.AuthenticationError:
         raise UserError(
-            f"Ray at {address or 'this machine'} cannot be reached: {error}",
+            f"the Ray cluster at {address or 'this machine'} wants a token, or another one",
+            "set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token; for a cluster "
+            "without tokens set RAY_AUTH_MODE=disabled",
+        ) from None
+    except (OSError, ValueError, RuntimeError) as error:
+        said = " ".join(str(error).split())[:300]
+        if address is None:
+            raise UserError(
+                f"Ray cannot be started on this machine: {said}",
+                "Ray writes to RAY_TMPDIR and, for its token, to the home folder: set RAY_TMPDIR "
+                "to one that can be written, and RAY_AUTH_MODE=disabled or RAY_AUTH_TOKEN_PATH",
+            ) from None
+        raise UserError(
+            f"Ray at {address} cannot be reached: {said}",
             "check cluster.address and RAY_ADDRESS, or unset both to start Ray here",
         ) from None
 

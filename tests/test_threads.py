@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from stub_server import StubServer
 
-from mtbench_ray import threads
+from mtbench_ray import deaths, pipeline, threads
 from mtbench_ray.cli import main
 
 PACKAGE = Path(threads.__file__).parent
@@ -30,12 +30,14 @@ def kill(thread: threading.Thread) -> None:
 
 def kill_when_there(name: str, wait_s: float = 0.5) -> None:
     """In the background: kill the thread of a name once it has worked for a while."""
+    # One loop is for all runs of a process; other threads of that name are of earlier tests.
+    earlier = [t for t in threading.enumerate() if name != "endpoints"]
 
     def work() -> None:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             for thread in threading.enumerate():
-                if thread.name == name:
+                if thread.name == name and thread not in earlier:
                     time.sleep(wait_s)
                     kill(thread)
                     return
@@ -120,6 +122,38 @@ def test_a_run_one_of_whose_threads_dies_ends_and_says_so(run, name, code, said)
     assert "Traceback" not in err
     ended, err, _ = run()
     assert ended == 0, err
+
+
+@pytest.mark.parametrize(("times", "code", "starts"), [(2, 0, 2), (9, 3, 3)])
+def test_a_stream_that_ray_gave_up_before_it_began_is_started_again(
+    run, monkeypatch, times, code, starts
+):
+    """As on a standing cluster: "The actor never ran"."""
+    stream, calls = pipeline.stream, []
+
+    def flaky(*args):
+        calls.append(args)
+        if len(calls) <= times:
+            raise pipeline.NeverBegan("The actor never ran - it was cancelled")
+        yield from stream(*args)
+
+    monkeypatch.setattr(pipeline, "stream", flaky)
+    ended, err, _ = run()
+    assert ended == code, err
+    assert err.count("the engines are started again") == starts
+    assert "Traceback" not in err
+
+
+def test_an_actor_that_never_ran_is_told_from_one_that_cannot_be_made():
+    from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
+
+    never = ActorDiedError()
+    wrapped = RuntimeError("the stream failed")
+    wrapped.__cause__ = never
+    broken = ActorDiedError(RayTaskError("__init__", "ImportError: x", ImportError("x")))
+    found = [deaths.died_before_it_ran(e) for e in (never, wrapped, RayActorError(), broken)]
+    assert found == [True, True, True, False]
+    assert not deaths.died_before_it_ran(ValueError("x"))
 
 
 def test_an_engine_whose_event_loop_is_blocked_counts_as_hung(run):

@@ -23,6 +23,7 @@ from mtbench_ray.assets import DEMO_MODEL_NAME, demo_model
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.supervise import GRACE_S
+from mtbench_ray.sockets import ENGINE_NEEDS, socket_folder
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ def server_arguments(spec: ServerSpec, model_path: str, host: str, port: int) ->
 def server_environment(spec: ServerSpec) -> dict[str, str]:
     """Environment of the vLLM server: this process's own, the key, and the CPU settings."""
     env = {**os.environ, "VLLM_NO_USAGE_STATS": "1"}
+    if "TMPDIR" in env and (folder := socket_folder(ENGINE_NEEDS, env["TMPDIR"])):
+        env["TMPDIR"] = folder  # one that has room for sockets
     if spec.key:
         env["VLLM_API_KEY"] = spec.key
     if not spec.on_gpu:
