@@ -90,6 +90,9 @@ class ModelConfig:
     """Further stop strings; they apply to the answer, not to the thinking before it."""
     stop_token_ids: list[int] = _science([])
     """Further end tokens, beside those of generation_config and the tokenizer."""
+    content: str = ""
+    """Set by the run: the fingerprint of the files when the run was planned. An engine that finds
+    others in their place does not answer."""
     root: str | None = None
     """With ``model=checkpoints``: the folder that holds the checkpoint folders."""
     steps: list[int] = field(default_factory=list)
@@ -249,7 +252,10 @@ class EngineConfig(EndpointConfig):
     quantization: str | None = _science(None)
     """vLLM's quantization method."""
     max_model_len: int | None = _science(None)
-    """Context window in tokens; null: the model's own, at most 8192."""
+    """Context window in tokens; null: what the longest conversation may need with
+    ``sampling.max_tokens``, at least 8192, at most the model's own."""
+    window: int = 8192
+    """Set by the run: what ``max_model_len=null`` comes to where the model has more."""
     gpu_memory_utilization: float = 0.9
     """Share of each GPU that the engine takes."""
     memory_limit_gb: float | None = None

@@ -73,6 +73,22 @@ def _alive_nodes() -> set[str]:
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
+def died_before_it_ran(error: BaseException) -> bool:
+    """Whether an error is the end of an actor that Ray cancelled before it was started.
+
+    It happens on a standing cluster, now and then. An actor that could not be made, by an error of
+    its own code, would meet the same error again.
+    """
+    from ray.exceptions import RayActorError
+
+    chain: BaseException | None = error
+    while chain is not None:
+        if isinstance(chain, RayActorError):
+            return not chain.actor_init_failed
+        chain = chain.__cause__ or chain.__context__
+    return False
+
+
 def last_words(where: Mapping[str, Any], ray_says: str) -> str:
     """What is known of the end of an engine process, in one line, and where its log is."""
     said = [line.strip() for line in ray_says.splitlines() if line.strip()]

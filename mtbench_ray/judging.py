@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mtbench_ray.cluster import fits, gpus_by_node, require_gpus
 from mtbench_ray.config import JudgeConfig, RunConfig
 from mtbench_ray.endpoint.asking import verdict_pattern
 from mtbench_ray.endpoint.served import ServedModels
@@ -17,6 +18,7 @@ from mtbench_ray.judges.base import Reading
 from mtbench_ray.judges.stage import Budget, JudgeStage
 from mtbench_ray.plan import Board, Setting, Turns, counts, shortened
 from mtbench_ray.schema import Judgment, Request
+from mtbench_ray.threads import start_thread
 
 MAX_DEATHS = 3
 """Times that the servers of a local judge are started again."""
@@ -98,6 +100,7 @@ class Judges:
                 groups[name] = self._judge(what)
             self._by_setting.append(groups[name])
         self._judges = list(groups.values())
+        self._beside: list[Judge] | None = None
 
     @property
     def local(self) -> bool:
@@ -124,12 +127,27 @@ class Judges:
         }
 
     def start(self, answers: bool) -> None:
-        """Start the judges that may run from the start; ``answers``: engines run too."""
+        """Start the judges that may run from the start; ``answers``: engines run too.
+
+        A local judge that nothing is pending for is not started.
+        """
+        waiting = {id(self._by_setting[index]) for index in self._board.waiting() if answers}
         for judge in self._judges:
             if judge.config.kind == "openai":
                 judge.stage.begin()
-            elif self._together(judge.config) or not answers:
+            elif answers and not self._together(judge):
+                continue  # after the answers: last_call
+            elif judge.owed or id(judge) in waiting:
                 self._start_server(judge, beside_engines=answers)
+
+    def check_gpus(self) -> None:
+        """Compare what the local judges need with what the cluster has.
+
+        Raises:
+            UserError: They could never all run, even without the engines.
+        """
+        if sum(gpus_by_node()):  # without a GPU they run on the cores
+            require_gpus(0, 1, self._gpus(self._local()), self._config.cluster)
 
     def submit(self, index: int, request: Request) -> None:
         """Have the judge of a setting judge something."""
@@ -151,7 +169,7 @@ class Judges:
         self._last_call = True
         for judge in self._judges:
             judge.stage.close_when_idle()
-            if judge.server is None and judge.config.kind == "local":
+            if judge.server is None and judge.config.kind == "local" and judge.owed:
                 self._start_server(judge, beside_engines=False)
 
     def stop(self, grace_s: float) -> None:
@@ -170,20 +188,12 @@ class Judges:
 
     def cpu_share(self, replicas: int) -> int:
         """Cores over the engines and judge servers that run at the same time on one node."""
-        servers = sum(
-            judge.config.replicas
-            for judge in self._judges
-            if judge.config.kind == "local" and self._together(judge.config)
-        )
+        servers = sum(judge.config.replicas for judge in self._local() if self._together(judge))
         return max(1, (os.cpu_count() or 1) // max(1, replicas + servers))
 
-    def gpus_beside(self) -> int:
-        """GPUs that judge servers hold while engines run."""
-        return sum(
-            judge.config.replicas * judge.config.tensor_parallel
-            for judge in self._judges
-            if judge.config.kind == "local" and self._together(judge.config)
-        )
+    def gpus_beside(self) -> list[int]:
+        """GPUs of each judge server that runs while engines run."""
+        return self._gpus([judge for judge in self._local() if self._together(judge)])
 
     def announce(self) -> None:
         """Say once, when it happens, that a judge ended early."""
@@ -259,16 +269,23 @@ class Judges:
 
         return Judge(config, make_stage, key)
 
-    def _together(self, judge: JudgeConfig) -> bool:
-        """Whether a local judge runs beside the engines rather than after them."""
-        if judge.schedule != "auto":
-            return judge.schedule == "together"
-        import ray
+    def _local(self) -> list[Judge]:
+        return [judge for judge in self._judges if judge.config.kind == "local"]
 
-        gpus = int(ray.cluster_resources().get("GPU", 0))
-        engine = self._config.engine
-        engines = engine.tensor_parallel * engine.pipeline_parallel * (engine.replicas or 1)
-        return gpus == 0 or gpus >= engines + judge.replicas * judge.tensor_parallel
+    def _gpus(self, judges: Sequence[Judge]) -> list[int]:
+        return [j.config.tensor_parallel for j in judges for _ in range(j.config.replicas)]
+
+    def _together(self, judge: Judge) -> bool:
+        """Whether a local judge runs beside the engines rather than after them."""
+        if self._beside is None:
+            local, engine, nodes = self._local(), self._config.engine, gpus_by_node()
+            self._beside = [judge for judge in local if judge.config.schedule == "together"]
+            per_engine = engine.tensor_parallel * engine.pipeline_parallel
+            engines = [per_engine] * (engine.replicas or 1) if engine.kind == "vllm" else []
+            for one in (judge for judge in local if judge.config.schedule == "auto"):
+                if not sum(nodes) or fits(nodes, engines + self._gpus([*self._beside, one])):
+                    self._beside.append(one)
+        return any(one is judge for one in self._beside)
 
     def _start_server(self, judge: Judge, *, beside_engines: bool) -> None:
         """Start a local judge in the background; its stage begins once it is up."""
@@ -282,9 +299,13 @@ class Judges:
             judge.config, judge.key or "", cpu_threads=threads, log_dir=self._log_dir
         )
         self._tell(f"starting the local judge {judge.config.label}")
-        threading.Thread(
-            target=self._watch_server, args=(judge,), name="judge-server", daemon=True
-        ).start()
+
+        def ended(error: BaseException | None) -> None:
+            if error is not None:
+                words = f"is not watched any more ({type(error).__name__}: {error})"
+                self._post(ServerNews(judge, "gone", words))
+
+        start_thread("judge-server", lambda: self._watch_server(judge), ended)
 
     def _watch_server(self, judge: Judge) -> None:
         """In a thread: wait for a server, and start it again when it dies, a few times."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 
 from mtbench_ray.engines.base import ShardUnit
+from mtbench_ray.engines.identity import as_planned
 from mtbench_ray.jobs import Job, model_of
 from mtbench_ray.plan import Turns, owed_turns
 from mtbench_ray.shards import Work, join_adapters
@@ -42,5 +44,7 @@ def owed_work(
         )
         seen.update(unit.answer_id for unit in units)
         if units:
-            work.append(Work(model_of(job), job.config.sampling, job.config.engine, units))
+            content = json.loads(job.answers.settings).get("fingerprint", "")
+            model = as_planned(model_of(job), content)
+            work.append(Work(model, job.config.sampling, job.config.engine, units))
     return join_adapters(work)

@@ -11,11 +11,14 @@ judged. So no answer is lost while it waits for a slow judge, and no key leaves 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import logging
 import os
 import platform
 import queue
+import sys
 import threading
 import traceback
 import warnings
@@ -25,11 +28,13 @@ from typing import Any
 
 from mtbench_ray.cluster import needs_ray
 from mtbench_ray.config import ClusterConfig, EngineConfig
-from mtbench_ray.deaths import NodeWatch, TaskErrors, last_words
+from mtbench_ray.deaths import NodeWatch, TaskErrors, died_before_it_ran, last_words
 from mtbench_ray.engines.base import Output, Shard
 from mtbench_ray.engines.worker import ShardWorker
+from mtbench_ray.errors import EngineFault
 from mtbench_ray.schema import EngineEvent, Turn, decode, encode
 from mtbench_ray.shards import shard_from_json, shard_to_json
+from mtbench_ray.threads import start_thread
 
 LOGS = " (logs of the engines: /tmp/ray/session_latest/logs on their nodes)"
 """Where the whole story is when a stream failed."""
@@ -47,6 +52,10 @@ class Lost:
     words: str
 
 
+class NeverBegan(Exception):
+    """Ray gave a stream up before any engine began to work: no row is to blame for it."""
+
+
 class EngineActor:
     """Ray Data UDF around a worker: a plain generator, since an async one would not stream.
 
@@ -59,7 +68,7 @@ class EngineActor:
     def __init__(self, replays: bool = False) -> None:
         import ray
 
-        self.worker = ShardWorker()
+        self.worker = ShardWorker(f"{platform.node()}-{os.getpid()}")
         self._skip = replays and ray.get_runtime_context().was_current_actor_reconstructed
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
@@ -81,6 +90,11 @@ class EngineActor:
         try:
             for together in self.worker.run_together(shard_from_json(str(batch["row"][0]))):
                 yield row("rows", json.dumps([[isinstance(o, Turn), encode(o)] for o in together]))
+        except EngineFault as fault:
+            # The event loop of this process is blocked or gone, and no other can be had in it. The
+            # driver hears of its end, and of these last lines.
+            print(f"EngineFault: {fault}", file=sys.stderr, flush=True)
+            os._exit(1)
         except Exception:
             yield row("fault", traceback.format_exc())
         yield row("end")
@@ -107,6 +121,7 @@ def stream(
     What was under way in an engine process that died comes out as :class:`Lost`.
 
     Raises:
+        NeverBegan: No engine began; the same stream may be started again.
         Exception: The stream as a whole failed; what came before it counts.
     """
     if not shards:
@@ -125,20 +140,17 @@ def _stream_ray(
     rows: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
 
     def pull() -> None:
-        try:
-            # iter_rows() would prefetch: it keeps each block until the next one is there.
-            for table in dataset.iter_batches(
-                batch_size=None, batch_format="pyarrow", prefetch_batches=0
-            ):
-                for row in table.to_pylist():
-                    rows.put(row)
-            rows.put(None)
-        except BaseException as error:
-            rows.put(error)
+        # iter_rows() would prefetch: it keeps each block until the next one is there.
+        for table in dataset.iter_batches(
+            batch_size=None, batch_format="pyarrow", prefetch_batches=0
+        ):
+            for row in table.to_pylist():
+                rows.put(row)
 
     at_work: dict[int, dict[str, Any]] = {}
-    with TaskErrors() as errors:
-        threading.Thread(target=pull, name="rows", daemon=True).start()
+    began = False
+    with TaskErrors() as errors, _Releasing(dataset, stop):
+        start_thread("rows", pull, ended=rows.put)
         watch = NodeWatch()
         row: dict[str, Any] | BaseException | None = None
         while not stop.is_set():
@@ -153,6 +165,7 @@ def _stream_ray(
             index, kind = int(row["shard"]), row["kind"]
             if kind == "begin":
                 at_work[index] = json.loads(row["row"])
+                began = True
             elif kind == "end":
                 at_work.pop(index, None)
             elif kind == "fault":
@@ -166,7 +179,45 @@ def _stream_ray(
     for index, where in at_work.items():
         yield Lost(shards[index], last_words(where, errors.words))
     if isinstance(row, BaseException):
+        if not began and died_before_it_ran(row):
+            raise NeverBegan(str(row).strip()) from row
         raise row
+
+
+class _Releasing:
+    """Kills the actors of a dataset when its stream has failed, so that what comes next finds the
+    GPUs free. Ray lets them finish what they do, which may be a whole checkpoint.
+
+    It takes hold of the stream's executor, which is no public part of Ray Data: where there is no
+    such thing, Ray's own way is left.
+    """
+
+    def __init__(self, dataset: Any, stop: threading.Event) -> None:
+        self._stop = stop
+        self._executors: list[Any] = []
+        make = getattr(dataset, "_create_executor", None)
+        if make is not None:
+            dataset._create_executor = lambda: self._keep(make())
+
+    def _keep(self, executor: Any) -> Any:
+        shut = executor.shutdown
+
+        def shutdown(force: bool = False, exception: BaseException | None = None) -> None:
+            shut(force=force or exception is not None, exception=exception)
+
+        executor.shutdown = shutdown
+        self._executors.append(executor)
+        return executor
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # A run that is stopped ends its Ray, or its part in one, right afterwards.
+        if kind is None or self._stop.is_set():
+            return
+        for executor in self._executors:
+            with contextlib.suppress(Exception):
+                executor.shutdown(force=True)
 
 
 def _graph(shards: Sequence[Shard], replicas: int, engine: EngineConfig) -> Any:
@@ -211,32 +262,36 @@ def _graph(shards: Sequence[Shard], replicas: int, engine: EngineConfig) -> Any:
             )
 
 
-def _stream_here(shards: Sequence[Shard], replicas: int, stop: threading.Event) -> Iterator[Output]:
+def _stream_here(
+    shards: Sequence[Shard], replicas: int, stop: threading.Event
+) -> Iterator[Output | Lost]:
     """The same workers in threads of this process: an endpoint needs no actor and no start."""
     todo: queue.SimpleQueue[Shard] = queue.SimpleQueue()
     for shard in shards:
         todo.put(shard)
-    outputs: queue.SimpleQueue[Output | BaseException | None] = queue.SimpleQueue()
+    outputs: queue.SimpleQueue[Output | Lost | BaseException | None] = queue.SimpleQueue()
     workers = min(replicas, len(shards))
 
-    def work() -> None:
-        worker = ShardWorker()
+    def work(name: str) -> None:
+        worker = ShardWorker(name)
         try:
             while not stop.is_set():
                 try:
                     shard = todo.get_nowait()
                 except queue.Empty:
                     break
-                for output in worker.run(shard):
-                    outputs.put(output)
-        except BaseException as error:
-            outputs.put(error)
+                try:
+                    for output in worker.run(shard):
+                        outputs.put(output)
+                except EngineFault as fault:
+                    outputs.put(Lost(shard, str(fault)))
+                    worker.close()
+                    worker = ShardWorker(name)
         finally:
             worker.close()
-            outputs.put(None)
 
     for index in range(workers):
-        threading.Thread(target=work, name=f"engine-{index}", daemon=True).start()
+        start_thread(f"worker-{index}", functools.partial(work, str(index)), ended=outputs.put)
     while workers:
         output = outputs.get()
         if output is None:

@@ -204,6 +204,10 @@ class Board:
                 for answer in dict.fromkeys(slot.answer_ids):
                     self._waiting.setdefault(answer, []).append(_Waiting(index, slot))
 
+    def waiting(self) -> set[int]:
+        """Indices of the settings some of whose verdicts wait for answers."""
+        return {item.setting for items in self._waiting.values() for item in items}
+
     def ready(self, answer_ids: Iterable[str] | None = None) -> list[tuple[int, Request]]:
         """Judge calls that are possible now and have not been handed out, each once.
 

@@ -7,13 +7,15 @@ board, and passes on what can now be judged.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import queue
-import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,19 +29,22 @@ from mtbench_ray.jobs import Job
 from mtbench_ray.judging import Judges, ServerNews
 from mtbench_ray.losses import Condemned, Losses
 from mtbench_ray.owed import owed_work
-from mtbench_ray.pipeline import Lost
+from mtbench_ray.pipeline import Lost, NeverBegan
 from mtbench_ray.plan import Board, Setting, good_turns, setting
 from mtbench_ray.progress import Progress
 from mtbench_ray.runs import RunRecord
-from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Request, Turn
+from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Turn
 from mtbench_ray.shards import Work, make_shards, with_shares
 from mtbench_ray.signals import Interrupts
 from mtbench_ray.store import Workspace
+from mtbench_ray.threads import ThreadEnded, listen, start_thread
 from mtbench_ray.watchdog import Watchdog
 
 GRACE_S = 4.0
 """Seconds that judge calls in flight may take to finish after the first Ctrl-C or SIGTERM; with the
 tear-down after it the run is gone within ten."""
+STREAM_STARTS = 4
+"""Times that a stream is started in a row of which Ray gives up each before an engine began."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ class Session:
     _served: ServedModels = field(init=False, default_factory=ServedModels)
     _losses: Losses = field(init=False, default_factory=Losses)
     _generating: bool = field(init=False, default=False)
+    _never_began: bool = field(init=False, default=False)
     _failure: UserError | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -129,10 +135,15 @@ class Session:
             actors = work and needs_ray(self.config.engine, self.config.cluster)
             if self.judges.local or shared or actors:
                 self._start_ray()
-            with self.progress:
-                self.judges.start(answers=bool(work))
-                self.interrupts.orderly = True
-                self._drive(work, requests)
+                self._check_gpus(work)
+            for index, request in requests:
+                self.judges.submit(index, request)
+            with self.progress, listen(self._events.put):
+                with contextlib.suppress(CancelledError):  # the endpoints' loop ended: told below
+                    self.judges.start(answers=bool(work))
+                    self.interrupts.orderly = True
+                    self._drive(work)
+                self._pump(lambda: False)
         finally:
             self._tear_down()
         if self.interrupts.happened:
@@ -144,13 +155,17 @@ class Session:
 
     # The loop -----------------------------------------------------------------------------
 
-    def _drive(self, work: list[Work], requests: list[tuple[int, Request]]) -> None:
-        for index, request in requests:
-            self.judges.submit(index, request)
+    def _drive(self, work: list[Work]) -> None:
+        starts = 0
         while work:
             before = len(self._received), self._losses.processes.total()
+            self._never_began = False
             self._generate(work)
             self._pump(lambda: self._generating)
+            starts = starts + 1 if self._never_began else 0
+            if 0 < starts < STREAM_STARTS and not self._stopping:
+                self._note("the engines are started again")
+                continue
             # A dead engine process takes rows with it; another round gets them, while that helps.
             if self._stopping or (len(self._received), self._losses.processes.total()) == before:
                 break
@@ -216,6 +231,12 @@ class Session:
             self.judges.hear(event)
         elif isinstance(event, _Ended):
             self._on_end(event)
+        elif isinstance(event, ThreadEnded):
+            self.record.notes.append("".join(traceback.format_exception(event.error)))
+            self._failure = UserError(
+                f"a part of the program failed: {event}",
+                "what is done is kept: run the same command again to go on",
+            )
 
     def _on_turn(self, turn: Turn) -> None:
         """Write a turn and judge what it makes possible; a row that came before is dropped."""
@@ -249,6 +270,7 @@ class Session:
         if isinstance(event.error, UserError):
             self._failure = event.error  # told when all has ended
             return
+        self._never_began = isinstance(event.error, NeverBegan)
         words = str(event.error).strip() or type(event.error).__name__
         # The whole text, often a remote traceback, is in the run record.
         self.record.notes.append(f"answers: {words}")
@@ -265,25 +287,29 @@ class Session:
         self._generating = True
 
         def produce() -> None:
-            error: BaseException | None = None
-            try:
-                engine = work[0].engine
-                units = sum(len(item.units) for item in work)
-                replicas = count_replicas(
-                    engine, self.config.cluster, len(work), units, self.judges.gpus_beside()
-                )
-                threads = engine.cpu_threads or self.judges.cpu_share(replicas)
-                shared = with_shares(work, replicas, threads)
-                shards = make_shards(shared, replicas, self.record.run_id)
-                for output in pipeline.stream(
-                    shards, replicas, self.config.cluster, self.interrupts.stop
-                ):
-                    self._events.put(output)
-            except BaseException as caught:
-                error = caught
-            self._events.put(_Ended(error))
+            engine = work[0].engine
+            units = sum(len(item.units) for item in work)
+            beside = self.judges.gpus_beside()
+            replicas = count_replicas(engine, self.config.cluster, len(work), units, beside)
+            threads = engine.cpu_threads or self.judges.cpu_share(replicas)
+            shared = with_shares(work, replicas, threads)
+            shards = make_shards(shared, replicas, self.record.run_id)
+            for output in pipeline.stream(
+                shards, replicas, self.config.cluster, self.interrupts.stop
+            ):
+                self._events.put(output)
 
-        threading.Thread(target=produce, name="answers", daemon=True).start()
+        start_thread("answers", produce, ended=lambda error: self._events.put(_Ended(error)))
+
+    def _check_gpus(self, work: Sequence[Work]) -> None:
+        """Need and have are compared before anything is started: what does not fit would wait.
+
+        Raises:
+            UserError: They do not fit.
+        """
+        self.judges.check_gpus()
+        for engine in {id(item.engine): item.engine for item in work}.values():
+            count_replicas(engine, self.config.cluster, 1, 1, self.judges.gpus_beside())
 
     def _fail(self, condemned: Sequence[Condemned]) -> None:
         """Write the rows of conversations that are not tried again."""

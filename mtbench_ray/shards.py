@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import Shard, ShardUnit
+from mtbench_ray.engines.window import window_needed
 from mtbench_ray.schema import Question, Turn, decode
 
 
@@ -29,7 +30,7 @@ def join_adapters(work: Sequence[Work]) -> list[Work]:
     """
     groups: dict[str, list[Work]] = {}
     for item in work:
-        base = replace(item.model, name="", adapter=None)
+        base = replace(item.model, name="", adapter=None, content="")
         key = json.dumps([asdict(base), asdict(item.sampling), asdict(item.engine)])
         groups.setdefault(key, []).append(item)
     joined = []
@@ -52,7 +53,7 @@ def join_adapters(work: Sequence[Work]) -> list[Work]:
 
 
 def with_shares(work: Sequence[Work], replicas: int, threads: int) -> list[Work]:
-    """Work whose engines know what each may take of a machine.
+    """Work whose engines know what each may take of a machine, and what its conversations need.
 
     Args:
         replicas: Engines in all: they may be on one machine, and share its memory.
@@ -60,7 +61,17 @@ def with_shares(work: Sequence[Work], replicas: int, threads: int) -> list[Work]
             each other in busy loops: both then crawl.
     """
     return [
-        replace(item, engine=replace(item.engine, replicas=replicas, cpu_threads=threads))
+        replace(
+            item,
+            engine=replace(
+                item.engine,
+                replicas=replicas,
+                cpu_threads=threads,
+                window=window_needed(
+                    [unit.question for unit in item.units], item.sampling, item.model
+                ),
+            ),
+        )
         for item in work
     ]
 

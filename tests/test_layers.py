@@ -15,8 +15,8 @@ LEVELS = {
     "jobs": 4, "plan": 3, "pipeline": 4, "shards": 3, "cluster": 3, "losses": 5, "changes": 5,
     "signals": 1, "watchdog": 1, "judging": 5, "session": 5, "owed": 5, "deaths": 1,
     "standings": 5, "progress": 5, "reports": 5,
-    "mistakes": 1, "usage": 1, "run": 6, "hydra_launcher": 6, "composing": 6,
-    "cli": 7, "__main__": 8,
+    "threads": 0, "sockets": 0, "mistakes": 1, "usage": 1, "evaluations": 1,
+    "run": 6, "hydra_launcher": 6, "composing": 6, "cli": 7, "__main__": 8,
 }  # fmt: skip
 LAZY = {"vllm", "torch", "transformers", "openai", "matplotlib", "datasets", "ray", "safetensors"}
 PURE = ("schema", "errors", "config", "stats", "benchmarks", "judges")

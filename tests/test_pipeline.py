@@ -1,12 +1,19 @@
 """Engine actors on Ray that die, in a cluster shared by these tests."""
 
 import json
+import platform
+import threading
+import time
 
 import pytest
 from crash import rows
+from shards import make_shard
 from stub_server import StubServer
+from test_threads import kill_when_there
 
+from mtbench_ray import pipeline
 from mtbench_ray.cli import main
+from mtbench_ray.config import ClusterConfig
 from mtbench_ray.schema import ANSWERED
 
 pytestmark = pytest.mark.rays
@@ -102,3 +109,42 @@ def test_where_ray_replays_a_shard_the_replay_yields_nothing(run, monkeypatch):
     assert counted(run) == (6, 6, 6, 6)
     failed = [r for r in rows(run.workspace, "answers.jsonl") if r["status"] == "error"]
     assert {(r["question_id"], r["turn"]) for r in failed} == {(2, 1), (2, 2)}
+
+
+def test_a_stream_that_failed_gives_its_actors_back_at_once(cluster, monkeypatch):
+    """Ray would let them finish what they do, while the next round waits for their GPUs."""
+
+    def all_free(seconds):
+        deadline = time.monotonic() + seconds
+        while cluster.available_resources().get("CPU", 0) < 4 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return cluster.available_resources().get("CPU", 0) == 4
+
+    assert all_free(30), "what an earlier test has left"
+    monkeypatch.setattr(pipeline, "decode", lambda *_: 1 / 0)
+    slow = {"fake_seconds_per_token": 5.0, "stall_s": 900.0}
+    shards = [make_shard([1], **({} if n else slow)) for n in range(2)]
+    stream = pipeline.stream(shards, 2, ClusterConfig(ray="always"), threading.Event())
+    with pytest.raises(ZeroDivisionError):
+        list(stream)
+    assert all_free(10)
+
+
+def test_a_thread_that_pulls_rows_and_dies_ends_the_stream(run):
+    kill_when_there("rows", wait_s=1.0)
+    code = run("engine.fake_seconds_per_token=0.05")
+    assert "Killed" in run.err
+    assert code in (0, 3)
+
+
+def test_a_blocked_event_loop_in_an_actor_costs_no_row_and_replicas_have_names(run):
+    code = run("engine.fake_faults={block_once_on: [2]}", "engine.stall_s=2", "engine.replicas=2",
+               "sampling.samples=1")  # fmt: skip
+    record = json.loads(next(run.workspace.glob("runs/*/record.json")).read_text())
+    assert "its event loop is blocked" in "\n".join(record["notes"])
+    names = {event["replica"] for event in record["events"]}
+    assert len(names) >= 2
+    assert all(name.startswith(f"{platform.node()}-") for name in names)
+    # The fault is remembered by a process, and each try has a new one: at last it is given up.
+    assert code == 3
+    assert counted(run) == (6, 6, 6, 6)

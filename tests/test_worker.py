@@ -7,14 +7,17 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from shards import events_of, make_shard, rows_of, run_shard
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
-from mtbench_ray.engines.base import Engine, Shard
+from mtbench_ray.engines.base import Engine, NoOutput, Shard, ended_by_model
 from mtbench_ray.engines.fake import FakeEngine, forget_faults
+from mtbench_ray.engines.identity import as_planned, fingerprint
 from mtbench_ray.engines.worker import ShardWorker, start_engine
+from mtbench_ray.errors import EngineFault
 from mtbench_ray.schema import EngineEvent, Turn
 
 
@@ -313,3 +316,104 @@ def test_a_worker_gives_signs_of_life_while_nothing_comes(monkeypatch: pytest.Mo
     worker.close()
     assert together.count([]) >= 3
     assert len(rows_of([row for rows in together for row in rows])) == 2
+
+
+@pytest.mark.parametrize("finish", ["abort", "error"])
+def test_a_request_that_did_not_come_to_its_end_is_a_failed_row(finish: str) -> None:
+    faults = {"replies": {"1": ["half an ans", "x"]}, "finish": {"1": finish}}
+    rows = rows_of(run_shard(make_shard([1, 2], fake_faults=faults)))
+    first = rows["answer-1-0", 1]
+    assert (first.status, first.content) == ("error", "")
+    assert f"finish_reason: {finish}" in (first.error or "")
+    assert rows["answer-2-0", 2].status in ("ok", "truncated")
+
+
+def test_a_request_without_output_is_asked_once_more_and_is_never_an_empty_answer() -> None:
+    once = rows_of(run_shard(make_shard([1], fake_faults={"no_output_once_on": [1]})))
+    assert {row.status for row in once.values()} <= {"ok", "truncated"}
+    always = rows_of(run_shard(make_shard([1], fake_faults={"no_output_on": [1]})))
+    assert {row.status for row in always.values()} == {"error"}
+    assert "without output" in (always["answer-1-0", 1].error or "")
+
+
+@pytest.mark.parametrize(
+    ("finish", "tokens", "good"),
+    [("stop", 3, True), ("length", 3, True), ("stop", 0, False), (None, 3, False),
+     ("abort", 3, False), ("error", 3, False), ("repetition", 3, False), (None, 0, False)],
+)  # fmt: skip
+def test_only_the_models_own_end_and_the_cap_end_an_answer(
+    finish: str | None, tokens: int, good: bool
+) -> None:
+    if good:
+        assert ended_by_model(finish, tokens) == finish
+        return
+    with pytest.raises(NoOutput):
+        ended_by_model(finish, tokens)
+
+
+def test_files_replaced_since_the_plan_are_an_error_and_not_an_answer(tmp_path: Path) -> None:
+    folder = tmp_path / "last"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"weights of step 100")
+    model = ModelConfig(path=str(folder))
+    planned = as_planned(model, fingerprint(model, "fake"))
+    good = run_shard(make_shard([1], model=planned))
+    assert {row.status for row in rows_of(good).values()} <= {"ok", "truncated"}
+    (folder / "model.safetensors").write_bytes(b"weights of step 200")
+    bad = run_shard(make_shard([1], model=planned))
+    assert {row.status for row in rows_of(bad).values()} == {"error"}
+    assert "have changed since this run was planned" in (rows_of(bad)["answer-1-0", 1].error or "")
+    assert events_of(bad) == ["failed"]
+
+
+def test_files_replaced_while_they_are_loaded_are_an_error_too(tmp_path: Path) -> None:
+    folder = tmp_path / "last"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    model = ModelConfig(path=str(folder))
+    planned = as_planned(model, fingerprint(model, "fake"))
+    stopped = []
+
+    class Watched(FakeEngine):
+        async def stop(self) -> None:
+            stopped.append(self)
+            await super().stop()
+
+    async def start(model: ModelConfig, config: EngineConfig) -> Engine:
+        (folder / "config.json").write_text('{"new": 1}')
+        return Watched(model, config)
+
+    worker = ShardWorker(start=start)
+    outputs = run_shard(make_shard([1], model=planned), worker)
+    assert {row.status for row in rows_of(outputs).values()} == {"error"}
+    assert len(stopped) == 1
+    worker.close()
+
+
+def test_what_is_a_folder_here_travels_as_an_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("ckpts/step_100", "lora"):
+        Path(name).mkdir(parents=True)
+    Path("own.jinja").touch()
+    model = ModelConfig(path="ckpts/step_100", adapter="lora", chat_template="own.jinja")
+    planned = as_planned(model, "print")
+    assert planned.label == model.label
+    assert planned.path == str(tmp_path / "ckpts/step_100")
+    assert planned.adapter == str(tmp_path / "lora")
+    assert planned.chat_template == str(tmp_path / "own.jinja")
+    assert planned.content == "print"
+    hub = as_planned(ModelConfig(path="org/model", chat_template="plain"), "print")
+    assert (hub.path, hub.chat_template) == ("org/model", "plain")
+
+
+def test_a_worker_whose_loop_is_blocked_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = ShardWorker()
+    shard = make_shard([1], fake_faults={"block_on": [1]}, stall_s=0.4)
+    with pytest.raises(EngineFault, match=r"blocked.*engine\.stall_s"):
+        run_shard(shard, worker)
+    began = time.monotonic()
+    worker.close()
+    assert time.monotonic() - began < 5

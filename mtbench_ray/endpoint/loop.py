@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 
+from mtbench_ray.threads import start_loop
 
-@functools.cache
+_started: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
+
+
 def background_loop() -> asyncio.AbstractEventLoop:
     """One loop in a thread of its own, started when first asked for.
 
-    One for all judges, since a limiter belongs to one loop and judges may share one.
+    One for all judges, since a limiter belongs to one loop and judges may share one. Should its
+    thread end, those who listen to :mod:`~mtbench_ray.threads` are told.
     """
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="endpoints", daemon=True).start()
-    return loop
+    global _started
+    if _started is None or not _started[1].is_alive():
+        _started = start_loop("endpoints")
+    return _started[0]

@@ -81,6 +81,26 @@ class Generation:
     system_fingerprint: str = ""
 
 
+class NoOutput(Exception):
+    """A request ended without an answer of the model: aborted, broken off, or with nothing."""
+
+
+def ended_by_model(finish_reason: str | None, tokens: int) -> str:
+    """The finish reason of a request that came to its own end.
+
+    Args:
+        finish_reason: As the engine says.
+        tokens: Of the output; the end token counts.
+
+    Raises:
+        NoOutput: It did not come to its end: what there is of it is no answer.
+    """
+    if finish_reason in ("stop", "length") and tokens:
+        return finish_reason
+    after = f"after {tokens} tokens" if tokens else "without output"
+    raise NoOutput(f"the engine ended the request {after} (finish_reason: {finish_reason})")
+
+
 def overflow(prompt: int, window: int) -> Generation:
     """What a prompt that leaves no room for a single token comes to. Both in tokens."""
     return Generation(

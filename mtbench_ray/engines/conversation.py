@@ -5,11 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from mtbench_ray.engines.base import Engine, Generation, Shard, ShardUnit
+from mtbench_ray.engines.base import (
+    Engine,
+    Generation,
+    NoOutput,
+    Shard,
+    ShardUnit,
+    TurnSampling,
+)
 from mtbench_ray.engines.chat import Split, build_messages, split_thinking
 from mtbench_ray.engines.sampling import turn_sampling
 from mtbench_ray.errors import EngineFault
-from mtbench_ray.schema import ANSWERED, Turn
+from mtbench_ray.schema import ANSWERED, Message, Turn
 
 
 async def converse(
@@ -46,7 +53,7 @@ async def _turn(engine: Engine, unit: ShardUnit, shard: Shard, answers: tuple[st
     request_id = f"{unit.question.question_id}|{unit.sample}|{number}|{unit.answer_id[:12]}"
     try:
         messages = build_messages(model, unit.question, answers)
-        generation = await engine.generate(messages, sampling, request_id)
+        generation = await _generate(engine, messages, sampling, request_id)
         split = _read(generation, engine)
     except EngineFault:
         raise
@@ -83,6 +90,16 @@ async def _turn(engine: Engine, unit: ShardUnit, shard: Shard, answers: tuple[st
         created=time.time(),
         run_id=shard.run_id,
     )
+
+
+async def _generate(
+    engine: Engine, messages: tuple[Message, ...], sampling: TurnSampling, request_id: str
+) -> Generation:
+    """A request that ends without an answer is asked once more."""
+    try:
+        return await engine.generate(messages, sampling, request_id)
+    except NoOutput:
+        return await engine.generate(messages, sampling, request_id)
 
 
 def _read(generation: Generation, engine: Engine) -> Split:

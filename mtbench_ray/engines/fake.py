@@ -13,6 +13,8 @@
   the file that remembers it. ``kill_process_always_on``: each time.
 - ``error_on``, ``refuse_on``, ``empty_on``, ``long_on``, ``surrogate_on``: answers of that kind.
 - ``replies``: question id to the texts of its turns; ``finish``: question id to finish reason.
+- ``no_output_on``, ``no_output_once_on``: requests that end with nothing.
+- ``block_on``, ``block_once_on``: questions that block the engine's event loop for good.
 """
 
 from __future__ import annotations
@@ -21,13 +23,22 @@ import asyncio
 import os
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
-from mtbench_ray.engines.base import Engine, Generation, Swap, TurnSampling, overflow
+from mtbench_ray.engines.base import (
+    Engine,
+    Generation,
+    NoOutput,
+    Swap,
+    TurnSampling,
+    ended_by_model,
+    overflow,
+)
 from mtbench_ray.engines.chat import thinking_spec
 from mtbench_ray.engines.watch import Watch
 from mtbench_ray.errors import EngineFault
@@ -38,6 +49,7 @@ _TEXT = """the river was clear and small because a bridge in the first city is o
 however that point may cause one more reason for this step as it was with paper music and a letter
 from the garden market by which winter water at each window or table is part of a rule list"""
 _WORDS = tuple(_TEXT.split())
+_FATAL = ("die_on", "die_once_on", "hang_on", "hang_once_on", "block_on", "block_once_on")
 _seen: Counter[str] = Counter()
 """Faults that already happened in this process."""
 
@@ -123,6 +135,11 @@ class FakeEngine:
         if self._has("error_on", question) or self._has("refuse_on", question):
             status = "error" if self._has("error_on", question) else "refused"
             return Generation("", None, prompt, 0, status=status, error=f"scripted {status}")
+        if self._has("no_output_on", question) or (
+            self._has("no_output_once_on", question) and not _again(f"no_output {question} {turn}")
+        ):
+            raise NoOutput("the engine ended the request without output (finish_reason: None)")
+        finish = ended_by_model(finish, len(words))
         used = canonical(
             {"temperature": sampling.temperature, "max_tokens": cap, "seed": sampling.seed}
         )
@@ -140,13 +157,15 @@ class FakeEngine:
                 await self._fail(question)
 
     async def _fail(self, question: str) -> None:
-        for name in ("die_on", "die_once_on", "hang_on", "hang_once_on"):
+        for name in _FATAL:
             if not self._has(name, question):
                 continue
             if "once" in name and _again(f"{self._model.label} {name} {question}"):
                 continue
             if name.startswith("die"):
                 self._watch.fault(EngineFault(f"scripted death at question {question}"))
+            if name.startswith("block"):
+                time.sleep(3600.0)
             await asyncio.Event().wait()
         if self._has("kill_process_always_on", question):
             os.kill(os.getpid(), signal.SIGKILL)

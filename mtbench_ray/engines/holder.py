@@ -10,7 +10,6 @@ import os
 import pickle
 import re
 import struct
-import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 from mtbench_ray.engines.checkpoint import safetensors_header, weight_files
 from mtbench_ray.engines.proof import token_logprobs
+from mtbench_ray.threads import start_thread
 
 Entry = tuple[str, str, tuple[int, ...], int, int]
 """A tensor in the buffer: name, dtype (of torch), shape, first byte, number of bytes."""
@@ -75,7 +75,8 @@ def serve(pipe: Connection, place: str) -> None:
             and the result or what went wrong.
         place: ``device`` or ``host``.
     """
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # However the wait for the parent ends: a process that nobody watches must not stay.
+    start_thread("parent", _wait_for_parent, ended=lambda _: os._exit(0))
     with contextlib.suppress(OSError):
         os.nice(19)
     # While the engine starts; before the first call nothing is taken of the card.
@@ -95,11 +96,10 @@ def serve(pipe: Connection, place: str) -> None:
             pipe.send((False, " ".join(f"{type(error).__name__}: {error}".split())[:300]))
 
 
-def _end_with_parent() -> None:
+def _wait_for_parent() -> None:
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(0)
+    assert parent is not None
+    parent.join()
 
 
 class _Holder:

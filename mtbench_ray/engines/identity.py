@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,56 @@ def fingerprint(model: ModelConfig, kind: str = "vllm") -> str:
         )
     adapter = adapter_folder(model)
     return f"{base}+{folder_hash(adapter)}" if adapter else base
+
+
+def as_planned(model: ModelConfig, content: str) -> ModelConfig:
+    """A model as it travels to engines: what is a folder here is that folder everywhere.
+
+    An actor has another working directory, and would take a relative path for a hub id.
+
+    Args:
+        content: The model's fingerprint when the run was planned.
+    """
+
+    def absolute(path: str | None) -> str | None:
+        if path and Path(path).expanduser().exists():
+            return os.path.abspath(Path(path).expanduser())
+        return path
+
+    folder = not model.embedded and Path(model.path).expanduser().is_dir()
+    return replace(
+        model,
+        name=model.label,
+        path=(absolute(model.path) or "") if folder else model.path,
+        adapter=absolute(model.adapter),
+        # A name of a shipped template stays a name.
+        chat_template=model.chat_template and _template_path(model.chat_template),
+        content=content,
+    )
+
+
+def _template_path(name: str) -> str:
+    from mtbench_ray.engines.template import SHIPPED, template_file
+
+    path = template_file(name)
+    return name if path.parent == SHIPPED else os.path.abspath(path)
+
+
+def check_content(model: ModelConfig, kind: str) -> None:
+    """Compare the files of a model with what they were when the run was planned.
+
+    By content and not by size and time: the answer's id stands for the content, the hash takes a
+    tenth of a second even for large checkpoints, and times differ between copies and nodes that
+    hold the same files.
+
+    Raises:
+        UserError: They are others, or not there.
+    """
+    if model.content and fingerprint(model, kind) != model.content:
+        raise UserError(
+            f"the files of {model.label} have changed since this run was planned",
+            "answers of the new files have other ids: run the same command again",
+        )
 
 
 def answer_id(

@@ -11,6 +11,7 @@ from mtbench_ray.config import ModelConfig
 from mtbench_ray.engines.checkpoint import adapter_folder, locate, weight_files
 from mtbench_ray.engines.memory import free_memory
 from mtbench_ray.errors import UserError
+from mtbench_ray.threads import start_thread
 
 _CHUNK = 4 << 20
 _SHARE = 0.5
@@ -26,10 +27,8 @@ class ReadAhead:
 
     def __init__(self, model: ModelConfig) -> None:
         self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, args=(model,), name="read-ahead", daemon=True
-        )
-        self._thread.start()
+        # Without it the engine reads the files itself: its end is nobody's trouble.
+        self._thread = start_thread("read-ahead", lambda: self._run(model), ended=lambda _: None)
 
     def stop(self) -> None:
         """Read no further."""

@@ -156,7 +156,7 @@ def load_template(
         stop_ids=_stop_ids(model, tokenizer, config, source.folder),
         stop=stop,
         thinking=thinking_spec(model, text, prefilled=prefilled, stop=stop),
-        window=_window(config),
+        window=context_window(config),
         architecture=", ".join(config.get("architectures") or ()) or "unknown",
     )
 
@@ -308,7 +308,8 @@ def _stop_ids(
     return tuple(dict.fromkeys(int(i) for i in ids if i is not None))
 
 
-def _window(config: dict[str, Any]) -> int | None:
+def context_window(config: dict[str, Any]) -> int | None:
+    """Context window of a model in tokens by its config.json; None where it does not say."""
     for part in (config, config.get("text_config") or {}):
         for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
             if isinstance(part.get(key), int):

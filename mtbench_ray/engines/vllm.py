@@ -15,7 +15,14 @@ from typing import Any
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines import forks
 from mtbench_ray.engines.ahead import Ahead, chat_template, look_ahead
-from mtbench_ray.engines.base import Engine, Generation, Swap, TurnSampling, overflow
+from mtbench_ray.engines.base import (
+    Engine,
+    Generation,
+    Swap,
+    TurnSampling,
+    ended_by_model,
+    overflow,
+)
 from mtbench_ray.engines.checkpoint import folder_hash, locate
 from mtbench_ray.engines.proof import NoProof
 from mtbench_ray.engines.swap import Loaded, Swapped, condemn, greedy, swap, witness
@@ -204,6 +211,7 @@ class VllmEngine:
 
         Raises:
             EngineFault: The engine is dead. Other errors are of this request alone.
+            NoOutput: There is no answer.
         """
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
@@ -217,7 +225,7 @@ class VllmEngine:
             output_kind=RequestOutputKind.DELTA,
         )
         ids: list[int] = []
-        finish = "stop"
+        finish: str | None = None
         try:
             async for output in self._core.llm.generate(
                 tokens_input(list(prompt)), params, request_id, lora_request=self._lora
@@ -225,11 +233,11 @@ class VllmEngine:
                 self._core.watch.beat()
                 if output.outputs:
                     ids.extend(output.outputs[0].token_ids)
-                    finish = output.outputs[0].finish_reason or finish
+                    finish = output.outputs[0].finish_reason
         except Exception as error:
             if self._core.llm.errored:
                 fault = self._core.fault(error)
                 self._core.watch.fault(fault)
                 raise fault from error
             raise
-        return ids, finish
+        return ids, ended_by_model(finish, len(ids))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.checkpoint import Source, adapter_folder, read_json
 from mtbench_ray.engines.proof import WORKER_EXTENSION
 from mtbench_ray.engines.swap import Layout
+from mtbench_ray.engines.window import LARGEST_WINDOW
 from mtbench_ray.errors import UserError, unknown_name
+from mtbench_ray.sockets import ENGINE_NEEDS, socket_folder
 
-LARGEST_WINDOW = 8192
-"""Tokens; MT-Bench conversations fit, and more would only take memory from the cache."""
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM takes for max_lora_rank."""
 _ADAPTERS = 4
@@ -37,6 +38,24 @@ def set_environment(config: EngineConfig) -> None:
         "OMP_WAIT_POLICY": "PASSIVE",
     }
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ |= socket_environment()
+    tempfile.tempdir = None  # read again
+
+
+def socket_environment() -> dict[str, str]:
+    """Where vLLM's and multiprocessing's sockets go, if TMPDIR is too long for them or not there.
+
+    Raises:
+        UserError: There is no folder for them.
+    """
+    folder = socket_folder(ENGINE_NEEDS)
+    if folder is None:
+        raise UserError(
+            "vLLM finds no folder for its sockets: TMPDIR is too long or cannot be written",
+            "set TMPDIR to a short folder that can be written: TMPDIR=/tmp/me",
+        )
+    wanted = os.environ.get("TMPDIR")
+    return {"TMPDIR": folder} if wanted and os.path.abspath(wanted) != folder else {}
 
 
 def set_threads(config: EngineConfig) -> None:
@@ -102,7 +121,7 @@ def engine_arguments(
         # Progress is watched by tokens, but not by every single one.
         "stream_interval": 16,
     }
-    length = config.max_model_len or (min(window, LARGEST_WINDOW) if window else None)
+    length = config.max_model_len or (min(window, config.window) if window else None)
     if length:
         arguments["max_model_len"] = length
     if cards > 1:

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import math
 import queue
-import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -25,12 +24,16 @@ from dataclasses import dataclass, field, replace
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.base import Engine, Output, Shard, ShardUnit, Swap
 from mtbench_ray.engines.conversation import converse, failed_turn
+from mtbench_ray.engines.identity import check_content
 from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.schema import ANSWERED, EngineEvent, Turn
+from mtbench_ray.threads import start_loop
 
 StartEngine = Callable[[ModelConfig, EngineConfig], Awaitable[Engine]]
 BEAT_S = 20.0
-"""The longest silence of a worker that has a shard."""
+"""The longest silence of an event loop that works on a shard."""
+_CLOSE_S = 60.0
+"""Patience with an engine that is stopped, when its worker ends: more than the engine's own."""
 _COMPANY = 8
 """Suspects run in groups this many times smaller than the one that died."""
 
@@ -58,6 +61,11 @@ async def start_engine(model: ModelConfig, config: EngineConfig) -> Engine:
 
         return await VllmEngine.start(model, config)
     raise UserError(f"engine.kind={config.kind}: no such engine", "one of vllm, openai, fake")
+
+
+_BEAT, _END = "beat", "end"
+_Item = Output | str
+"""What the event loop hands over: outputs, signs of life, and its end."""
 
 
 @dataclass
@@ -109,14 +117,17 @@ class ShardWorker:
         self._start = start
         self._engine: Engine | None = None
         self._shard: Shard | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name=f"engine-{replica}", daemon=True
-        )
-        self._thread.start()
+        self._outputs: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._lost: EngineFault | None = None
+        self._closing = False
+        self._loop, self._thread = start_loop(f"engine-{replica}", self._on_loop_end)
 
     def run(self, shard: Shard) -> Iterator[Output]:
-        """Rows and engine events of a shard, as they come; one row for every turn it owes."""
+        """Rows and engine events of a shard, as they come; one row for every turn it owes.
+
+        Raises:
+            EngineFault: As :meth:`run_together`.
+        """
         for together in self.run_together(shard):
             yield from together
 
@@ -125,37 +136,89 @@ class ShardWorker:
 
         A whole batch of conversations may end its turn in one step of the engine, and every yield
         costs Ray Data tens of milliseconds. An empty list every so often where nothing comes: a
-        worker that says nothing is a dead one.
+        worker that says nothing is a dead one. These signs of life come from the event loop that
+        does the work, not from the thread that waits for it here.
+
+        Raises:
+            EngineFault: The event loop has ended, or gave no sign of life for ``engine.stall_s``.
+                The worker is lost with its engine; rows that are missing are still pending.
         """
-        outputs: queue.Queue[Output | None] = queue.Queue()
-        work = asyncio.run_coroutine_threadsafe(self._answer(shard, outputs.put), self._loop)
-        work.add_done_callback(lambda _: outputs.put(None))
+        if self._lost is not None:
+            raise self._lost
+        outputs = self._outputs = queue.SimpleQueue()
+        beat_s = min(BEAT_S, shard.engine.stall_s / 4)
+        work = asyncio.run_coroutine_threadsafe(self._work_on(shard, outputs, beat_s), self._loop)
+        work.add_done_callback(lambda _: outputs.put(_END))
         try:
-            ended = False
-            while not ended:
+            while True:
                 try:
-                    together = [outputs.get(timeout=BEAT_S)]
+                    together: list[_Item] = [outputs.get(timeout=shard.engine.stall_s + 2 * beat_s)]
                 except queue.Empty:
-                    yield []
-                    continue
+                    raise self._lose(
+                        "engine hangs: its event loop is blocked, no sign of life for "
+                        f"{shard.engine.stall_s:.0f} s (engine.stall_s)"
+                    ) from None
                 with contextlib.suppress(queue.Empty):
-                    while together[-1] is not None:
+                    while together[-1] is not _END:
                         together.append(outputs.get_nowait())
-                ended = together[-1] is None
-                rows = [output for output in together if output is not None]
-                if rows:
+                rows = [item for item in together if isinstance(item, Turn | EngineEvent)]
+                if rows or _BEAT in together:
                     yield rows
+                if self._lost is not None:
+                    raise self._lost
+                if together[-1] is _END:
+                    if work.cancelled():  # not by us: its loop is ending
+                        self._thread.join(_CLOSE_S)
+                        raise self._lost or self._lose("the engine's event loop ended")
+                    return
         finally:
             work.cancel()
 
     def close(self) -> None:
-        """End the engine with all its processes, and the worker's thread. May be called twice."""
+        """End the engine with all its processes, and the worker's thread. May be called twice.
+
+        A thread that is blocked cannot be ended; it goes with the process.
+        """
         if self._loop.is_closed():
             return
-        asyncio.run_coroutine_threadsafe(self._stop_engine(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._closing = True
+        if self._thread.is_alive():
+            stopping = asyncio.run_coroutine_threadsafe(self._stop_engine(), self._loop)
+            with contextlib.suppress(TimeoutError):
+                stopping.result(1.0 if self._lost else _CLOSE_S)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(1.0 if self._lost else _CLOSE_S)
+        else:
+            self._loop.run_until_complete(self._stop_engine())
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def _lose(self, reason: str) -> EngineFault:
+        self._lost = EngineFault(reason)
+        return self._lost
+
+    def _on_loop_end(self, error: BaseException | None) -> None:
+        """In the loop's thread: it has ended, as asked or not."""
+        if not self._closing:
+            words = f"{type(error).__name__}: {error}" if error else "stopped"
+            self._lose(f"the engine's event loop ended ({words})")
+            self._outputs.put(_END)
+
+    async def _work_on(
+        self, shard: Shard, outputs: queue.SimpleQueue[_Item], beat_s: float
+    ) -> None:
+        """Answer a shard, and give signs of life meanwhile."""
+
+        async def beat() -> None:
+            while True:
+                await asyncio.sleep(beat_s)
+                outputs.put(_BEAT)
+
+        beating = asyncio.create_task(beat())
+        try:
+            await self._answer(shard, outputs.put)
+        finally:
+            beating.cancel()
 
     async def _answer(self, shard: Shard, send: Callable[[Output], None]) -> None:
         """All of a shard, to the last row."""
@@ -164,9 +227,6 @@ class ShardWorker:
         try:
             if ledger.owed:
                 reason = await self._work(ledger)
-        except asyncio.CancelledError:
-            # The consumer is gone. Requests were cancelled; the engine itself is sound.
-            return
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             await self._stop_engine()
@@ -193,7 +253,7 @@ class ShardWorker:
             least = min(deaths[answer_id] for answer_id in ledger.owed)
             group = [unit for key, unit in ledger.owed.items() if deaths[key] == least]
             limit = (width, company)[least] if least < 2 else 1
-            views, apart = await _views(engine, group)
+            views, apart = await _views(engine, group, shard.engine.kind)
             for answer_id, reason in apart.items():
                 ledger.fail(answer_id, reason, engine.origin)
             group = [unit for unit in group if unit.answer_id in ledger.owed]
@@ -222,6 +282,7 @@ class ShardWorker:
         """The engine at hand where it can answer for the shard's model, else a fresh one."""
         if self._engine is not None and self._shard is shard:
             return self._engine
+        await asyncio.to_thread(check_content, shard.model, shard.engine.kind)
         same = self._shard is not None and self._shard.engine == shard.engine
         running = self._engine if same else None
         engine = await running.adopt(shard.model) if running else None
@@ -236,7 +297,15 @@ class ShardWorker:
                 kind, detail = ("restart", why) if why else ("start", detail)
                 if swap.check:
                     detail = await swap.check(engine)
+            # From now on it is stopped like any other; it is the shard's only once it is checked.
+            self._engine, self._shard = engine, None
             send(self._event(kind, shard, began, detail, engine.gpu_memory_gb))
+            try:
+                # The files may have been replaced while they were loaded.
+                await asyncio.to_thread(check_content, shard.model, shard.engine.kind)
+            except UserError:
+                await self._stop_engine()
+                raise
         self._engine, self._shard = engine, shard
         if shard.next_model is not None:
             await engine.prepare(shard.next_model)
@@ -289,7 +358,7 @@ class _Lost:
 
 
 async def _views(
-    engine: Engine, units: list[ShardUnit]
+    engine: Engine, units: list[ShardUnit], kind: str
 ) -> tuple[dict[str, Engine], dict[str, str]]:
     """The engine as each unit's model sees it, and why some units cannot be answered on it."""
     views: dict[str, Engine] = {}
@@ -302,6 +371,7 @@ async def _views(
         label = unit.model.label
         if label not in by_model:
             try:
+                await asyncio.to_thread(check_content, unit.model, kind)
                 by_model[label] = await engine.adopt(unit.model) or "not an adapter of this engine"
             except (EngineFault, UserError) as error:
                 by_model[label] = str(error)

@@ -9,10 +9,12 @@ run's random key.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 import urllib.request
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mtbench_ray.config import JudgeConfig
@@ -197,6 +199,7 @@ def start_servers(
     spec = ServerSpec(
         judge,
         key,
+        model_path=folder_or_name(judge.model),
         on_gpu=ray.cluster_resources().get("GPU", 0) > 0,
         driver_node=ray.get_runtime_context().get_node_id(),
         cpu_kv_cache_gb=cpu_kv_cache_gb,
@@ -209,13 +212,21 @@ def start_servers(
     return group
 
 
+def folder_or_name(model: str) -> str:
+    """What is a folder here travels as an absolute path: a server has another working directory."""
+    folder = Path(model).expanduser()
+    return os.path.abspath(folder) if folder.is_dir() else model
+
+
 def _answers(base_url: str) -> bool:
     """Whether the server of ``base_url`` is up. Proxies of the environment cannot reach it."""
+    from http.client import HTTPException
+
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(base_url.removesuffix("/v1") + "/health", timeout=5.0) as reply:
             return bool(reply.status == 200)
-    except OSError:
+    except (OSError, HTTPException):  # nobody there, or somebody who does not speak HTTP yet
         return False
 
 

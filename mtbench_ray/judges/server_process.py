@@ -23,6 +23,7 @@ from mtbench_ray.assets import DEMO_MODEL_NAME, demo_model
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.supervise import GRACE_S
+from mtbench_ray.sockets import ENGINE_NEEDS, socket_folder
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class ServerSpec:
         cpu_kv_cache_gb: Key-value cache of a server without a GPU.
         cpu_threads: Threads of a server without a GPU; None: all cores.
         log_dir: Folder of the server's log on its node; None: a temporary one.
+        model_path: Folder or hub id of the model; empty: as the judge's name says.
     """
 
     judge: JudgeConfig
@@ -45,6 +47,7 @@ class ServerSpec:
     cpu_kv_cache_gb: float = 2.0
     cpu_threads: int | None = None
     log_dir: str | None = None
+    model_path: str = ""
 
 
 def server_arguments(spec: ServerSpec, model_path: str, host: str, port: int) -> list[str]:
@@ -56,6 +59,8 @@ def server_arguments(spec: ServerSpec, model_path: str, host: str, port: int) ->
         "host": host,
         "port": port,
         "disable_uvicorn_access_log": True,
+        # The folder's own sampling defaults would stand in for what is not sent.
+        "generation_config": "vllm",
         "max_model_len": judge.max_model_len,
     }
     if spec.on_gpu:
@@ -83,6 +88,8 @@ def server_arguments(spec: ServerSpec, model_path: str, host: str, port: int) ->
 def server_environment(spec: ServerSpec) -> dict[str, str]:
     """Environment of the vLLM server: this process's own, the key, and the CPU settings."""
     env = {**os.environ, "VLLM_NO_USAGE_STATS": "1"}
+    if "TMPDIR" in env and (folder := socket_folder(ENGINE_NEEDS, env["TMPDIR"])):
+        env["TMPDIR"] = folder  # one that has room for sockets
     if spec.key:
         env["VLLM_API_KEY"] = spec.key
     if not spec.on_gpu:
@@ -125,7 +132,8 @@ class JudgeServer:
                 "pip install 'mtbench-ray[gpu]' (or cpu), or take a hosted judge: judge=gpt-4o",
             )
         judge = self._spec.judge
-        path = str(demo_model()) if judge.model == DEMO_MODEL_NAME else judge.model
+        named = self._spec.model_path or judge.model
+        path = str(demo_model()) if judge.model == DEMO_MODEL_NAME else named
         host = self._host()
         self._port = free_port(host, self._port)
         command = server_arguments(self._spec, path, host, self._port)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from mtbench_ray.endpoint.tokens import cost, estimate_tokens
 from mtbench_ray.engines.chat import build_messages
-from mtbench_ray.engines.template import load_template
+from mtbench_ray.engines.checkpoint import locate, read_json
+from mtbench_ray.engines.template import context_window, load_template
+from mtbench_ray.engines.window import LARGEST_WINDOW, kv_cache_bytes, window_needed
 from mtbench_ray.evaluations import named, told_apart
 from mtbench_ray.jobs import Job
 from mtbench_ray.plan import good_turns, outcomes, owed_turns, render, setting
@@ -183,10 +185,29 @@ def print_plan(
         else "\n".join(f"{label(job.answers.model)}: {note}" for note in job.notes)
         for job in jobs
     ]
+    remarks += [f"{label(job.answers.model)}: {said}" for job in jobs if (said := _memory(job))]
     # Once where several judges rate the same model.
     print(*dict.fromkeys(filter(None, remarks)), sep="\n", end="\n" * any(remarks))
     if show:
         _show(jobs, rows, workspace, show)
+
+
+def _memory(job: Job) -> str:
+    """The window of an engine and what it costs; empty where it is the usual one, or unknown."""
+    model, engine = job.config.model, job.config.engine
+    if job.error or engine.kind != "vllm" or not job.questions:
+        return ""
+    config = read_json(locate(model).folder / "config.json")
+    have = context_window(config)
+    wanted = engine.max_model_len or window_needed(job.questions, job.config.sampling, model)
+    window = min(wanted, have or wanted)
+    cache = kv_cache_bytes(config, window)
+    if window <= LARGEST_WINDOW or cache is None:
+        return ""
+    return (
+        f"context window of {window:,} tokens: a conversation that fills it takes "
+        f"{cache / 2**30:.1f} GB of key-value cache"
+    )
 
 
 def _show(
