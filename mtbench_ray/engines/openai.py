@@ -104,7 +104,7 @@ class EndpointEngine:
             extra["top_k"] = sampling.top_k
         if sampling.repetition_penalty != 1.0:
             extra["repetition_penalty"] = sampling.repetition_penalty
-        if self._model.thinking != "unset":
+        if self._model.thinking in ("on", "off"):
             extra["chat_template_kwargs"] = {"enable_thinking": self._model.thinking == "on"}
         if self._model.stop_token_ids:
             extra["stop_token_ids"] = list(self._model.stop_token_ids)
