@@ -76,7 +76,8 @@ class ModelConfig:
     """Path of a Jinja file, or the name of a shipped plain template; null: the tokenizer's own."""
     thinking: str = _science("unset")
     """``on`` or ``off`` is passed to the chat template as ``enable_thinking``; ``unset`` is not.
-    With ``on`` the thinking block is split off the answer."""
+    With ``on`` the thinking block is split off the answer. ``prompt``: the system message tells
+    the model to think between the tags, for models that think only when told."""
     thinking_open: str = _science("<think>")
     """Tag that begins a thinking block."""
     thinking_close: str = _science("</think>")
@@ -85,7 +86,7 @@ class ModelConfig:
     """``auto``: split where thinking is on, or unset and the chat template mentions the opening
     tag; ``always``; ``never``."""
     custom_thinking_prompt: str | None = _science(None)
-    """Instruction added to the system message of models that think only when told how."""
+    """Instruction added to the system message instead of that of ``thinking=prompt``."""
     stop: list[str] = _science([])
     """Further stop strings; they apply to the answer, not to the thinking before it."""
     stop_token_ids: list[int] = _science([])

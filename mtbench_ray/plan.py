@@ -83,7 +83,9 @@ def outcomes(
         judgment = None
         if reason is None:
             judgment = judgments.get(render(what, slot, turns).judgment_id)
-        result.append(outcome(what.mode, slot, judgment, reason or "", parity, what.prompts))
+        result.append(
+            outcome(what.mode, slot, judgment, reason or "", parity, what.prompts, tags(what.judge))
+        )
     return result
 
 
@@ -91,7 +93,13 @@ def counts(what: Setting, judgment: Judgment | None, parity: str) -> bool:
     """Whether a stored judgment has a value in a parity, so that its verdict is not owed."""
     if judgment is None:
         return False
-    return read_again(what.mode, judgment, parity, what.prompts).value is not None
+    again = read_again(what.mode, judgment, parity, what.prompts, tags(what.judge))
+    return again.value is not None
+
+
+def tags(judge: JudgeConfig) -> tuple[str, str]:
+    """Tags of the judge's thinking."""
+    return judge.thinking_open, judge.thinking_close
 
 
 def render(what: Setting, slot: Slot, turns: Turns) -> Request:

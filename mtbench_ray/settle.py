@@ -18,7 +18,7 @@ _WORDS = {
     "parity": ("safe", "fastchat"),
     "limit_by": ("order", "category"),
     "mode": ("single", "pairwise-baseline", "pairwise-all"),
-    "model.thinking": ("unset", "on", "off"),
+    "model.thinking": ("unset", "on", "off", "prompt"),
     "model.split_thinking": ("auto", "always", "never"),
     "judge.kind": ("openai", "local", "none"),
     "judge.truncate": ("never", "answer_tail"),

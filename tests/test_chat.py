@@ -15,10 +15,16 @@ from hypothesis import strategies as st
 
 from mtbench_ray.config import ModelConfig
 from mtbench_ray.engines.base import ThinkingSpec
-from mtbench_ray.engines.chat import build_messages, merge_system, split_thinking, thinking_spec
+from mtbench_ray.engines.chat import (
+    build_messages,
+    merge_system,
+    split_thinking,
+    thinking_compliance,
+    thinking_spec,
+)
 from mtbench_ray.engines.template import SHIPPED, ChatTemplate, load_template
 from mtbench_ray.errors import UserError
-from mtbench_ray.schema import Message, Question
+from mtbench_ray.schema import Message, Question, Turn
 
 ON = ThinkingSpec(split=True, required=True)
 PREFILLED = ThinkingSpec(split=True, required=True, prefilled=True)
@@ -314,3 +320,164 @@ def test_window_of_nested_configs(make_checkpoint: Any) -> None:
     assert load(make_checkpoint(PLAIN)).window == 64
     nested = {"max_position_embeddings": None, "text_config": {"max_position_embeddings": 99}}
     assert load(make_checkpoint(PLAIN, config=nested)).window == 99
+
+
+CHANNELS = [
+    "<|channel|>",
+    "<|message|>",
+    "<|start|>",
+    "<|end|>",
+    "<|return|>",
+]
+HARMONY = PLAIN.replace("[assistant] ", "<|start|>assistant") + "{# <|channel|> #}"
+SAID = (
+    "<|channel|>analysis<|message|>Six times seven. 41? No, 42.<|end|>"
+    "<|start|>assistant<|channel|>final<|message|>It is 42.<|return|>"
+)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {
+            "thinking_open": "<|channel|>analysis<|message|>",
+            "thinking_close": "<|channel|>final<|message|>",
+            "split_thinking": "always",
+        },
+        {"thinking_open": "analysis", "thinking_close": "assistantfinal"},
+    ],
+)
+def test_channels_are_split_by_their_tokens(settings: Any, make_checkpoint: Any) -> None:
+    template = load(make_checkpoint(HARMONY, special=CHANNELS), **settings)
+    ids = template.tokenizer.encode(SAID, add_special_tokens=False)
+    split = split_thinking(template.decode(ids), "stop", template.thinking)
+    assert (split.content, split.status, split.compliant) == ("It is 42.", "ok", True)
+    assert split.reasoning == "Six times seven. 41? No, 42."
+
+
+@pytest.mark.parametrize(
+    ("raw", "finish", "content", "status"),
+    [
+        (SAID, "stop", "It is 42.", "ok"),
+        (SAID[:40], "length", "", "truncated"),
+        (SAID.split("<|start|>")[0], "stop", "", "truncated"),
+        (SAID.removesuffix(".<|return|>"), "length", "It is 42", "truncated"),
+        ("Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.", "stop", "Yes.", "ok"),
+        (
+            "<|channel|>commentary<|message|>Let me look.<|end|>"
+            + SAID.replace("final", "final x"),
+            "stop",
+            "It is 42.",
+            "ok",
+        ),
+        # a server that drops the tokens
+        ("analysisSix times seven.assistantfinalIt is 42.", "stop", "It is 42.", "ok"),
+        # answers that talk about them
+        ("analysis of the text", "stop", "analysis of the text", "ok"),
+        ("The token <|channel|> begins it.", "stop", "The token <|channel|> begins it.", "ok"),
+    ],
+)
+def test_channels_of_an_endpoint(raw: str, finish: str, content: str, status: str) -> None:
+    split = split_thinking(raw, finish, thinking_spec(ModelConfig(path="m"), None))
+    assert (split.content, split.status) == (content, status)
+
+
+def test_channels_are_left_where_nothing_is_to_be_split() -> None:
+    spec = thinking_spec(ModelConfig(path="m", split_thinking="never"), None)
+    assert split_thinking(SAID, "stop", spec).content == SAID
+
+
+@pytest.mark.parametrize(
+    ("settings", "raw", "content"),
+    [
+        # thinking off: an empty block, or one that came all the same
+        ({"thinking": "off"}, "<think>\n\n</think>\n\nHi.", "Hi."),
+        ({"thinking": "off"}, "<think>so</think>Hi.", "Hi."),
+        ({"thinking": "off"}, "\n</think>\n\nHi.", "Hi."),
+        ({"thinking": "off"}, "Write <think> first.", "Write <think> first."),
+        # the closing tag alone, thinking unset
+        ({}, "They say hello.\n</think>\n\nHi.", "Hi."),
+        ({}, "They say hello.</think>\n\nHi.", "Hi."),
+        ({}, "They say hello.</think>Hi.", "Hi."),
+        ({}, "</think>\n\nHi.", "Hi."),
+        ({}, "The tag </think> ends it.", "The tag </think> ends it."),
+        ({}, "Write `</think>` there.", "Write `</think>` there."),
+        ({}, "Write:\n```\n</think>\n```", "Write:\n```\n</think>\n```"),
+        ({}, "Write:\n<think>\nx\n</think>\n", "Write:\n<think>\nx\n</think>"),
+        # two blocks
+        ({}, "<think>a</think>\n<think>b</think>\nHi.", "Hi."),
+        ({"thinking": "on"}, "<think>\n</think><think>b</think>Hi.", "Hi."),
+        ({"thinking": "on"}, "<think>a</think><think> tags are odd.", "<think> tags are odd."),
+        ({"thinking": "on"}, "<think>a</think><think>and then", ""),
+        ({"split_thinking": "never"}, "<think>a</think>Hi.", "<think>a</think>Hi."),
+    ],
+)
+def test_thinking_behind_an_endpoint(settings: Any, raw: str, content: str) -> None:
+    spec = thinking_spec(ModelConfig(path="m", **settings), None)
+    assert split_thinking(raw, "stop", spec).content == content
+
+
+def test_both_blocks_are_kept_as_reasoning() -> None:
+    assert split_thinking("<think>a</think><think>b</think>c", "stop", ON).reasoning == "a\n\nb"
+
+
+def test_tags_of_other_models_are_known_by_their_template() -> None:
+    spec = thinking_spec(ModelConfig(path="m"), "{{ '[THINK]' }} {{ '[/THINK]' }}")
+    assert split_thinking("[THINK]a[/THINK]b", "stop", spec).content == "b"
+    own = ModelConfig(path="m", thinking_open="<x>", thinking_close="</x>")
+    assert thinking_spec(own, "[THINK] [/THINK]").open == "<x>"
+
+
+def test_thinking_prompt_tells_the_model_and_is_replaced_by_the_users_own() -> None:
+    model = ModelConfig(path="m", thinking="prompt", system_prompt="Be kind.")
+    system = build_messages(model, QUESTION, [])[0]
+    assert system.role == "system"
+    assert system.content.startswith("Be kind.\n\n")
+    assert "<think>" in system.content
+    assert "</think>" in system.content
+    own = ModelConfig(path="m", thinking="prompt", custom_thinking_prompt="Think first.")
+    assert build_messages(own, QUESTION, [])[0].content == "Think first."
+    spec = thinking_spec(model, "no tags")
+    assert (spec.split, spec.required) == (True, True)
+    assert split_thinking("no thoughts", "stop", spec).compliant is False
+    assert split_thinking("<think>a</think>b", "stop", spec).compliant is True
+
+
+def test_thinking_prompt_needs_no_switch_in_the_template(make_checkpoint: Any) -> None:
+    template = load(make_checkpoint(PLAIN), thinking="prompt")
+    assert template.options == {}
+    assert template.thinking.required
+
+
+def test_thinking_prompt_uses_the_tags_that_are_set() -> None:
+    model = ModelConfig(path="m", thinking="prompt", thinking_open="[T]", thinking_close="[/T]")
+    assert "[T]" in build_messages(model, QUESTION, [])[0].content
+
+
+def test_compliance_by_turn() -> None:
+    def turn(number: int, compliant: bool | None) -> Turn:
+        return Turn("a", number, "b", 1, "m", 0, "x", "ok", compliant=compliant)
+
+    rows = [turn(1, True), turn(1, False), turn(2, True), turn(2, None)]
+    assert thinking_compliance(rows) == {1: 0.5, 2: 1.0}
+    assert thinking_compliance([turn(1, None)]) == {}
+
+
+def test_a_byte_order_mark_is_no_part_of_a_template(make_checkpoint: Any, tmp_path: Path) -> None:
+    folder = make_checkpoint(PLAIN)
+    marked = tmp_path / "bom.jinja"
+    marked.write_text(PLAIN, "utf-8-sig")
+    hello = [Message("user", "hi")]
+    plain, own = load(folder), load(folder, chat_template=str(marked))
+    assert own.render(hello).ids == plain.render(hello).ids
+    assert own.hash == plain.hash
+    inside = load(make_checkpoint("\ufeff" + PLAIN))
+    assert inside.render(hello).ids == plain.render(hello).ids
+
+
+def test_a_template_in_another_encoding_is_told(make_checkpoint: Any, tmp_path: Path) -> None:
+    wide = tmp_path / "wide.jinja"
+    wide.write_text(PLAIN, "utf-16")
+    with pytest.raises(UserError, match="cannot be read"):
+        load(make_checkpoint(PLAIN), chat_template=str(wide))

@@ -9,6 +9,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mtbench_ray"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = {
     "schema": 0, "errors": 0, "config": 0, "redact": 0,
+    "thinking": 0,
     "names": 1, "journal": 1, "lock": 1, "parquet": 1, "runs": 1, "stats": 1, "assets": 1,
     "demo_model": 1, "checkpoints": 1, "overrides": 1, "settle": 1, "benchmarks": 1, "endpoint": 1,
     "judges": 2, "engines": 2, "store": 2, "fastchat": 3,

@@ -292,8 +292,8 @@ def test_a_megabyte_takes_less_than_a_second(piece):
             assert min(timeit.repeat(call, timer=time.process_time, number=1, repeat=3)) < 1
 
 
-JOINS = ["out of", "of", "/", ">", ">>", "=", "vs.", "versus", "rather than", "is better than"]
-JOINS += ["beats", "over", ", not", "(not", "and", "to", "is slightly worse than", "≻", "->"]
+JOINS = ["out of", "of", "/", ">", ">>", "=", "vs.", "versus", "is better than", "beats", "over"]
+JOINS += ["and", "to", "is slightly worse than", "≻", "->"]
 
 
 @pytest.mark.parametrize("join", JOINS)

@@ -42,6 +42,8 @@ class ThinkingSpec:
         required: Thinking was asked for, so that an answer without it breaks the format.
         prefilled: The prompt already ends with the opening tag.
         lead_only: Only a block that begins with its opening tag counts (the template is unknown).
+        drop: Thinking is off; a block that leads all the same is split off, nothing else is.
+        channels: Output may come in channels (harmony), which are told apart by their tokens.
         stop: Stop strings; they cut the answer, never the thinking before it.
     """
 
@@ -49,6 +51,8 @@ class ThinkingSpec:
     required: bool = False
     prefilled: bool = False
     lead_only: bool = False
+    drop: bool = False
+    channels: bool = False
     open: str = "<think>"
     close: str = "</think>"
     stop: tuple[str, ...] = ()

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mtbench_ray.config import ModelConfig
 from mtbench_ray.engines.base import ThinkingSpec
-from mtbench_ray.schema import Message, Question
+from mtbench_ray.schema import Message, Question, Turn
+from mtbench_ray.thinking import (
+    CHANNEL,
+    OTHER_TAGS,
+    THINKING,
+    is_mentioned,
+    split_channels,
+)
+
+_INSTRUCTION = (
+    "Work each request out before you answer it: write your thoughts between {open} and {close}, "
+    "and begin your message with {open}. Put only the finished answer after {close}; nobody reads "
+    "what stands before it."
+)
 
 
 def build_messages(
@@ -21,7 +34,7 @@ def build_messages(
             Turn ``len(answers) + 1`` is the one asked.
     """
     context = list(question.context)
-    parts = [model.system_prompt, model.custom_thinking_prompt]
+    parts = [model.system_prompt, thinking_instruction(model)]
     if context and context[0].role == "system":
         parts.append(context.pop(0).content)
     system = "\n\n".join(part for part in parts if part)
@@ -31,6 +44,31 @@ def build_messages(
         messages += [Message("user", turn), Message("assistant", answer)]
     messages.append(Message("user", question.turns[len(answers)]))
     return tuple(messages)
+
+
+def thinking_instruction(model: ModelConfig) -> str | None:
+    """What tells the model to think: the user's own text, or ours with ``thinking=prompt``."""
+    if model.custom_thinking_prompt or model.thinking != "prompt":
+        return model.custom_thinking_prompt
+    return _INSTRUCTION.format(open=model.thinking_open, close=model.thinking_close)
+
+
+def thinking_tags(model: ModelConfig, template: str | None) -> tuple[str, str]:
+    """Opening and closing tag: as set, or those of other models that only the template has."""
+    tags = (model.thinking_open, model.thinking_close)
+    told = thinking_instruction(model)
+    if tags != THINKING or told or not template or any(tag in template for tag in tags):
+        return tags
+    return next((pair for pair in OTHER_TAGS if all(tag in template for tag in pair)), tags)
+
+
+def thinking_compliance(turns: Iterable[Turn]) -> dict[int, float]:
+    """Share of turns that kept the thinking format, by turn; only turns where one was expected."""
+    kept: dict[int, list[bool]] = {}
+    for turn in turns:
+        if turn.compliant is not None:
+            kept.setdefault(turn.turn, []).append(turn.compliant)
+    return {number: sum(rows) / len(rows) for number, rows in sorted(kept.items())}
 
 
 def merge_system(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -60,8 +98,10 @@ def thinking_spec(
         prefilled: The rendered prompt ends with the opening tag.
         stop: Stop strings of the template, beside the model's own.
     """
-    tags = [tag for tag in (model.thinking_open, model.thinking_close) if tag]
-    required = model.thinking == "on" or (
+    opening, closing = thinking_tags(model, template)
+    tags = [tag for tag in (opening, closing) if tag]
+    channels = model.split_thinking != "never" and (template is None or CHANNEL in template)
+    required = model.thinking in ("on", "prompt") or (
         bool(model.custom_thinking_prompt) and model.thinking != "off"
     )
     unset = model.thinking == "unset" and not required
@@ -72,14 +112,16 @@ def thinking_spec(
             split = False
         case _:
             mentioned = template is None or any(tag in template for tag in tags)
-            split = required or (unset and mentioned)
+            split = required or (unset and mentioned) or (channels and template is not None)
     return ThinkingSpec(
-        split=split and bool(model.thinking_close),
+        split=split and bool(closing),
         required=required,
         prefilled=prefilled,
         lead_only=template is None and unset and model.split_thinking == "auto",
-        open=model.thinking_open,
-        close=model.thinking_close,
+        drop=model.thinking == "off" and model.split_thinking == "auto" and bool(closing),
+        channels=channels,
+        open=opening,
+        close=closing,
         stop=(*model.stop, *stop),
     )
 
@@ -100,27 +142,58 @@ class Split:
 
 
 def split_thinking(raw: str, finish_reason: str | None, spec: ThinkingSpec) -> Split:
-    """Split a leading thinking block off an output and cut the answer at its stop strings.
+    """Split leading thinking off an output and cut the answer at its stop strings.
 
-    Only a leading block counts, so an answer that talks about the tags survives. A closing tag
-    that nothing opened ends a block whose opening tag was in the prompt. A block that never ends
-    leaves no answer: the text is thinking, however it stopped.
+    Only leading blocks count, so an answer that talks about the tags survives. A closing tag that
+    nothing opened ends a block whose opening tag was in the prompt. A block that never ends leaves
+    no answer: the text is thinking, however it stopped. Channels go by their headers.
     """
-    if not spec.split:
+    channels = split_channels(raw) if spec.channels else None
+    if channels is not None:
+        if channels.final is None:
+            return Split("", channels.reasoning, "truncated", False)
+        thought = bool(channels.reasoning)
+        compliant = thought if thought or spec.required else None
+        reasoning = channels.reasoning or None
+        return _answer(channels.final, reasoning, finish_reason, spec.stop, compliant)
+    if not spec.split and not spec.drop:
         return _answer(raw, None, finish_reason, spec.stop, None)
-    text = raw.lstrip()
-    led = bool(spec.open) and text.startswith(spec.open)
-    body = text[len(spec.open) :] if led else text
-    inside = led or spec.prefilled
-    if not inside and spec.lead_only:
-        return _answer(raw, None, finish_reason, spec.stop, False if spec.required else None)
-    end = _closing(body, spec, fallback=inside and finish_reason != "length")
-    if end is not None:
-        answer = body[end + len(spec.close) :]
-        return _answer(answer, body[:end].strip(), finish_reason, spec.stop, inside)
-    if inside:
-        return Split("", body.strip(), "truncated", False)
-    return _answer(raw, None, finish_reason, spec.stop, False if spec.required else None)
+    blocks: list[str] = []
+    text, prefilled = raw.lstrip(), spec.prefilled
+    while (led := bool(spec.open) and text.startswith(spec.open)) or prefilled:
+        if blocks and finish_reason != "length" and is_mentioned(text, 0, len(spec.open)):
+            break
+        body = text[len(spec.open) :] if led else text
+        end = _closing(body, spec, fallback=finish_reason != "length")
+        if end is None:
+            blocks.append(body.strip())
+            return Split("", _joined(blocks), "truncated", None if spec.drop else False)
+        blocks.append(body[:end].strip())
+        text, prefilled = body[end + len(spec.close) :].lstrip(), False
+    if blocks:
+        return _answer(text, _joined(blocks), finish_reason, spec.stop, None if spec.drop else True)
+    end = _lone_closing(text, spec)
+    compliant = False if spec.required else None
+    if end is None:
+        return _answer(raw, None, finish_reason, spec.stop, compliant)
+    answer = text[end + len(spec.close) :]
+    return _answer(answer, text[:end].strip(), finish_reason, spec.stop, compliant)
+
+
+def _joined(blocks: Sequence[str]) -> str:
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _lone_closing(text: str, spec: ThinkingSpec) -> int | None:
+    """Where a closing tag stands that ends thinking which began in the prompt.
+
+    Where nothing is known of the template, or thinking is off, it must not stand in a sentence.
+    """
+    end = _closing(text, spec, fallback=False)
+    unsure = spec.lead_only or spec.drop
+    if end is None or is_mentioned(text, end, end + len(spec.close), loose=unsure):
+        return None
+    return None if unsure and text.count("```", 0, end) % 2 else end
 
 
 def _closing(body: str, spec: ThinkingSpec, *, fallback: bool) -> int | None:

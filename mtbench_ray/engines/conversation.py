@@ -110,7 +110,9 @@ def _read(generation: Generation, engine: Engine) -> Split:
         return split
     # The endpoint split it: what is left is the answer, unless it wrote a second block.
     reasoning = "\n\n".join(part for part in (generation.reasoning, split.reasoning) if part)
-    return Split(split.content, reasoning, split.status, True)
+    # Thinking that took all the tokens was not ended.
+    ended = bool(split.content) or generation.finish_reason != "length"
+    return Split(split.content, reasoning, split.status, ended)
 
 
 def failed_turn(

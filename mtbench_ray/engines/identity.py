@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, JudgeConfig, ModelConfig, SamplingConfig, science
+from mtbench_ray.engines.chat import thinking_instruction
 from mtbench_ray.engines.checkpoint import adapter_folder, folder_hash, locate
 from mtbench_ray.engines.sampling import effective_temperature
 from mtbench_ray.engines.swap import load_layout
@@ -142,13 +143,15 @@ def answer_id(
 
 def _model_fields(model: ModelConfig, kind: str) -> dict[str, Any]:
     fields = science(model)
+    if model.thinking == "prompt":
+        fields["custom_thinking_prompt"] = thinking_instruction(model)
     if kind == "openai":
         return {name: fields[name] for name in fields if name not in _NOT_SENT}
     fields = {name: fields[name] for name in fields if name not in _FINGERPRINTED}
     if model.chat_template:
-        from mtbench_ray.engines.template import template_file
+        from mtbench_ray.engines.template import template_text
 
-        fields["chat_template"] = template_file(model.chat_template).read_text("utf-8")
+        fields["chat_template"] = template_text(model.chat_template)
     return fields
 
 
@@ -189,7 +192,7 @@ def check_prompts(model: ModelConfig, engine: EngineConfig) -> list[str]:
     load_layout(source.folder)
     template = load_template(model, trust_remote_code=engine.trust_remote_code, source=source)
     notes = []
-    if template.merges_system and (model.system_prompt or model.custom_thinking_prompt):
+    if template.merges_system and (model.system_prompt or thinking_instruction(model)):
         notes.append(
             "the chat template refuses the system role: its text goes into the first user message"
         )

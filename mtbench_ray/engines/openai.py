@@ -107,7 +107,7 @@ class EndpointEngine:
             "top_k": sampling.top_k,
             "repetition_penalty": sampling.repetition_penalty,
         }
-        if self._model.thinking != "unset":
+        if self._model.thinking in ("on", "off"):
             extra["chat_template_kwargs"] = {"enable_thinking": self._model.thinking == "on"}
         if self._model.stop_token_ids:
             extra["stop_token_ids"] = list(self._model.stop_token_ids)

@@ -11,10 +11,16 @@ from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.base import ThinkingSpec
-from mtbench_ray.engines.chat import build_messages, merge_system, thinking_spec
+from mtbench_ray.engines.chat import (
+    build_messages,
+    merge_system,
+    thinking_spec,
+    thinking_tags,
+)
 from mtbench_ray.engines.checkpoint import Source, adapter_folder, locate, read_json, tokenizer_hash
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import Message, Question, text_hash
+from mtbench_ray.thinking import CHANNEL_TOKENS
 
 SHIPPED = Path(__file__).parent / "templates"
 _STOP_LINE = re.compile(r"\{#-?\s*stop:\s*(\[.*?\])\s*-?#\}")
@@ -37,6 +43,21 @@ def template_file(name: str) -> Path:
             f"model.chat_template={name}: no such file", f"give a Jinja file or one of: {names}"
         )
     return path
+
+
+def template_text(name: str) -> str:
+    """Text of ``model.chat_template``, without the mark that some editors put before it.
+
+    Raises:
+        UserError: There is no such file or name, or it is not UTF-8.
+    """
+    path = template_file(name)
+    try:
+        return path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"model.chat_template={name} cannot be read: {error}", "save it as UTF-8"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +128,8 @@ class ChatTemplate:
     def decode(self, ids: Sequence[int]) -> str:
         """Output ids as text: up to the first end token, without special tokens.
 
-        Thinking tags stay even where the tokenizer counts them as special: they are still to be
-        read.
+        Thinking tags and the tokens of channels stay even where the tokenizer counts them as
+        special: they are still to be read.
         """
         special = set(self.tokenizer.all_special_ids) - self._tag_ids()
         kept: list[int] = []
@@ -124,9 +145,12 @@ class ChatTemplate:
         )
 
     def _tag_ids(self) -> set[int]:
-        tags = (self.thinking.open, self.thinking.close)
-        found = (self.tokenizer.convert_tokens_to_ids(tag) for tag in tags if tag)
-        return {i for i in found if i is not None and i != self.tokenizer.unk_token_id}
+        tags = [tag for tag in (self.thinking.open, self.thinking.close) if tag]
+        # A tag may be made of several tokens, some of them special.
+        found = {i for t in tags for i in self.tokenizer.encode(t, add_special_tokens=False)}
+        if self.thinking.channels:
+            found |= {self.tokenizer.convert_tokens_to_ids(token) for token in CHANNEL_TOKENS}
+        return found - {None, self.tokenizer.unk_token_id}
 
 
 def load_template(
@@ -145,7 +169,8 @@ def load_template(
     options = _options(model, text)
     stop = _declared_stop(text)
     prompt, merges = _probe(model, tokenizer, text, options)
-    prefilled = bool(model.thinking_open) and prompt.rstrip().endswith(model.thinking_open)
+    opening, _ = thinking_tags(model, text)
+    prefilled = bool(opening) and prompt.rstrip().endswith(opening)
     config = read_json(source.folder / "config.json")
     return ChatTemplate(
         tokenizer=tokenizer,
@@ -222,10 +247,10 @@ def _tokenizer_key(folder: Path) -> str:
 def _template_text(model: ModelConfig, tokenizer: Any) -> tuple[str, bool]:
     """The template, and whether it is one of those shipped here."""
     if model.chat_template:
-        path = template_file(model.chat_template)
-        return path.read_text("utf-8"), path.parent == SHIPPED
+        shipped = template_file(model.chat_template).parent == SHIPPED
+        return template_text(model.chat_template), shipped
     try:
-        return str(tokenizer.get_chat_template()), False
+        return str(tokenizer.get_chat_template()).removeprefix("\ufeff"), False
     except ValueError:
         names = ", ".join(sorted(f.stem for f in SHIPPED.glob("*.jinja")))
         raise UserError(
@@ -235,14 +260,14 @@ def _template_text(model: ModelConfig, tokenizer: Any) -> tuple[str, bool]:
 
 
 def _options(model: ModelConfig, text: str) -> dict[str, bool]:
-    if model.thinking == "unset":
+    if model.thinking not in ("on", "off"):
         return {}
     if "enable_thinking" not in text:
         raise UserError(
             f"model {model.label}: thinking={model.thinking} is set, but its chat template does "
             "not know enable_thinking",
             "leave model.thinking unset; for a model that always thinks add "
-            "model.split_thinking=always",
+            "model.split_thinking=always; for one that thinks when told: model.thinking=prompt",
         )
     return {"enable_thinking": model.thinking == "on"}
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mtbench_ray.config import JudgeConfig
-from mtbench_ray.judges.parse import THINKING
 from mtbench_ray.judges.prompts import PromptSet
 from mtbench_ray.schema import Evaluation, Outcome, Question, QuestionId, Request, Score, Slot, Turn
+from mtbench_ray.thinking import THINKING
 
 Answers = Mapping[tuple[str, int], Turn]
 """Turns by (answer_id, turn): the good ones that count now."""

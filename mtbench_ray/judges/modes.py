@@ -10,6 +10,7 @@ from mtbench_ray.judges.pairwise import Pairwise
 from mtbench_ray.judges.prompts import PromptSet
 from mtbench_ray.judges.single import Single
 from mtbench_ray.schema import ANSWERED, Judgment, Outcome, Slot
+from mtbench_ray.thinking import THINKING
 
 _MODES: dict[str, Mode] = {
     mode.name: mode for mode in (Single(), Pairwise("pairwise-baseline"), Pairwise("pairwise-all"))
@@ -60,6 +61,7 @@ def outcome(
     reason: str,
     parity: str,
     prompts: PromptSet,
+    thinking: tuple[str, str] = THINKING,
 ) -> Outcome:
     """A slot with the judgment that counts for it.
 
@@ -70,21 +72,30 @@ def outcome(
         reason: Why there is no judgment; empty where there is one.
         parity: ``safe`` or ``fastchat``.
         prompts: The judge prompts in use.
+        thinking: Tags of the judge's thinking.
     """
     if judgment is None:
         return Outcome(slot, None, reason or "missing")
-    judgment = read_again(mode, judgment, parity, prompts)
+    judgment = read_again(mode, judgment, parity, prompts, thinking)
     if judgment.value is None:
         return Outcome(slot, judgment, judgment.error or judgment.status)
     return Outcome(slot, judgment, "")
 
 
-def read_again(mode: Mode, judgment: Judgment, parity: str, prompts: PromptSet) -> Judgment:
-    """A stored judgment, which was read in safe parity, as ``parity`` reads it."""
+def read_again(
+    mode: Mode,
+    judgment: Judgment,
+    parity: str,
+    prompts: PromptSet,
+    thinking: tuple[str, str] = THINKING,
+) -> Judgment:
+    """A stored judgment as it is read today: its text is kept, so other tags cost no call."""
     # A call that failed has no text; imported scores may come without one.
-    if parity != "fastchat" or not judgment.text:
+    if not judgment.text or (parity != "fastchat" and judgment.source == "import"):
         return judgment
-    read = mode.read(judgment.order, judgment.text, judgment.finish_reason, prompts, parity)
+    read = mode.read(
+        judgment.order, judgment.text, judgment.finish_reason, prompts, parity, thinking
+    )
     return dataclasses.replace(
         judgment, label=read.label, value=read.value, status=read.status, error=read.reason or None
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.judges.base import Answers, Reading, ScoreOptions
 from mtbench_ray.judges.matches import FOR_MODEL, GAMES, Match, matches
-from mtbench_ray.judges.parse import THINKING, parse_winner
+from mtbench_ray.judges.parse import parse_winner
 from mtbench_ray.judges.prompts import PromptSet
 from mtbench_ray.judges.render import judgment_id, reading, reference_hash, render, units
 from mtbench_ray.schema import (
@@ -25,6 +25,7 @@ from mtbench_ray.schema import (
     text_hash,
 )
 from mtbench_ray.stats import clustered_mean
+from mtbench_ray.thinking import THINKING
 
 
 @dataclass(slots=True)
@@ -176,7 +177,9 @@ class Pairwise:
         thinking: tuple[str, str] = THINKING,
     ) -> Reading:
         """Read a winner; the value is for the model, which is A in game 1 and B in game 2."""
-        verdict = parse_winner(text, finish_reason, parity, thinking=thinking)
+        verdict = parse_winner(
+            text, finish_reason, parity, thinking=thinking, examples=prompts.examples
+        )
         label = verdict.value if isinstance(verdict.value, str) else None
         return reading(verdict, None if label is None else FOR_MODEL[order][label])
 

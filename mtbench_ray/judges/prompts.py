@@ -20,6 +20,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from mtbench_ray.errors import UserError, unknown_name
+from mtbench_ray.judges.parse import format_examples
 from mtbench_ray.schema import canonical, text_hash
 
 
@@ -113,6 +114,13 @@ class PromptSet:
     verdict: str
     scale: tuple[float, float]
     hash: str
+
+    @property
+    def examples(self) -> frozenset[str]:
+        """Verdicts that the prompts show as examples, see parse.format_examples."""
+        return format_examples(
+            tuple(text for p in self.prompts.values() for text in (p.system, p.template))
+        )
 
     def require(self, family: str) -> None:
         """Check that the set can judge in modes of ``family`` (``single`` or ``pairwise``).
