@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from mtbench_ray.redact import without_secrets
+
 DEMO_MODEL = "smollm2-135m"
 """Name of the embedded model, as ``model=`` and as ``judge.model=`` of the local judge."""
 
@@ -29,8 +31,15 @@ def _science(default: Any) -> Any:
 
 
 def science(settings: Any) -> dict[str, Any]:
-    """The settings of a dataclass instance that change a result, as plain JSON values."""
-    return {name: getattr(settings, name) for name in _science_names(settings.__class__)}
+    """The settings of a dataclass instance that change a result, as plain JSON values.
+
+    What stands under the name of a secret in a free-form setting changes none.
+    """
+    values = {name: getattr(settings, name) for name in _science_names(settings.__class__)}
+    return {
+        name: without_secrets(value) if value and isinstance(value, dict) else value
+        for name, value in values.items()
+    }
 
 
 @lru_cache
@@ -75,6 +84,8 @@ class ModelConfig:
     """Further end tokens, beside those of generation_config and the tokenizer."""
     root: str | None = None
     """With ``model=checkpoints``: the folder that holds the checkpoint folders."""
+    base: str | None = None
+    """With ``model=checkpoints``: base model of adapters, instead of the one that they name."""
     steps: list[int] = field(default_factory=list)
     """Only these steps of ``root``."""
     every: int = 1
@@ -349,5 +360,7 @@ class RunConfig:
     """Start over: earlier rows are kept on disk but not counted."""
     quiet: bool = False
     """No progress lines."""
+    debug: bool = False
+    """Tell every request, retry and line of an engine; keys are left out."""
     show: int = 0
     """``plan``: print this many rendered answer and judge prompts."""

@@ -51,7 +51,9 @@ class Setting:
 
 def judge_of(evaluation: Evaluation) -> JudgeConfig:
     """The settings of the judge of a run's evaluation; an import has none."""
-    return JudgeConfig(**json.loads(evaluation.judge_settings))
+    known = {item.name for item in dataclasses.fields(JudgeConfig)}
+    stored = json.loads(evaluation.judge_settings)  # perhaps of another version
+    return JudgeConfig(**{name: value for name, value in stored.items() if name in known})
 
 
 def setting(evaluation: Evaluation, data: BenchmarkData) -> Setting:
@@ -207,6 +209,11 @@ class Board:
             for slot in what.mode.slots(what.evaluation, what.questions):
                 for answer in dict.fromkeys(slot.answer_ids):
                     self._waiting.setdefault(answer, []).append(_Waiting(index, slot))
+
+    @property
+    def pending(self) -> int:
+        """Verdicts that wait for answers."""
+        return len({id(item.slot) for items in self._waiting.values() for item in items})
 
     def ready(self, answer_ids: Iterable[str] | None = None) -> list[tuple[int, Request]]:
         """Judge calls that are possible now and have not been handed out, each once.

@@ -49,8 +49,15 @@ def settle(config: RunConfig) -> RunConfig:
         raise UserError(f"limit={config.limit} leaves no question", "write limit=1 or more")
     if config.sampling.samples < 1 or config.judge.samples < 1:
         raise UserError("samples must be at least 1", "write sampling.samples=1 judge.samples=1")
-    if config.sampling.max_tokens < 1 or config.judge.max_tokens < 1:
-        raise UserError("max_tokens must be at least 1", "write sampling.max_tokens=1024")
+    for key, tokens in (
+        ("sampling.max_tokens", config.sampling.max_tokens),
+        ("judge.max_tokens", config.judge.max_tokens),
+    ):
+        if tokens < 1:
+            default = 1024 if key.startswith("sampling") else 2048
+            raise UserError(
+                f"{key}={tokens} leaves no token", f"leave it out for {default}, or write 1 or more"
+            )
     if config.fresh and config.stage == "judge":
         raise UserError(
             "fresh=true leaves no answers, and stage=judge makes none",

@@ -24,7 +24,7 @@ from mtbench_ray.endpoint.reply import Reply
 from mtbench_ray.endpoint.tokens import estimate_tokens, prompt_tokens
 from mtbench_ray.endpoint.transport import Transport
 from mtbench_ray.errors import EndpointStopped
-from mtbench_ray.redact import redactor
+from mtbench_ray.redact import hidden, redactor
 from mtbench_ray.schema import Message, Status, canonical
 
 log = logging.getLogger(__name__)
@@ -307,6 +307,7 @@ class EndpointClient:
     def _before_retry(self, state: tenacity.RetryCallState) -> None:
         fault = _fault_of(state)
         words = f"{self._transport.where} answered {scrub(fault.text, self._key)}"
+        log.debug("%s: try %d again: %s", self.label, state.attempt_number, words)
         if fault.limited:
             self._limiter.refused()
         if fault.limited or fault.wait is not None:
@@ -357,6 +358,10 @@ class EndpointClient:
     def _completion(
         self, call: _Call, status: Status, error: str | None, *, billed: bool = False
     ) -> Completion:
+        log.debug(
+            "%s: %s%s after %d attempts, %.1f s",
+            self.label, status, f" ({error})" if error else "", call.attempts, call.latency_s,
+        )  # fmt: skip
         return Completion(
             status=status,
             error=error,
@@ -364,7 +369,7 @@ class EndpointClient:
             attempts=call.attempts,
             latency_s=call.latency_s,
             started=call.started,
-            params=canonical({k: v for k, v in call.fields.items() if k != "messages"}),
+            params=canonical(hidden({k: v for k, v in call.fields.items() if k != "messages"})),
         )
 
 

@@ -15,7 +15,7 @@ from mtbench_ray.journal import replacing
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.names import safe_names
 from mtbench_ray.reports.spread import spread
-from mtbench_ray.reports.summary import in_order, newest, rating_scale, verdicts
+from mtbench_ray.reports.summary import in_order, newest, rating_scale, readable, verdicts
 from mtbench_ray.reports.tables import common_folder, label
 from mtbench_ray.schema import Evaluation
 from mtbench_ray.store import Workspace
@@ -39,7 +39,7 @@ class Point:
 
     line: str
     judge: str
-    step: int
+    step: int | float
     model: str
     category: str
     mean: float | None
@@ -96,8 +96,20 @@ def report(
             for name in dict.fromkeys(workspaces)
         ]
         found, without = collect(opened, options)
+        rated = {point.model for point in found}
+        unrated = [
+            row.model
+            for one in opened
+            for row in newest(one.run_records())
+            if step_of(row.model) is not None and row.model not in rated
+        ]
     for name in without:
         print(f"left out, its name has no step: {label(name)}")
+    for name in dict.fromkeys(unrated):
+        print(f"left out, no judge rated it: {label(name)}")
+    for point in found:
+        if not point.category and point.mean is None:
+            print(f"left out, none of its {point.planned} verdicts is there: {label(point.model)}")
     if not found:
         raise UserError(
             "no rated model here has a step in its name",
@@ -131,7 +143,7 @@ def collect(
     alike = len({workspace.root.name for workspace in workspaces}) < len(workspaces)
     for workspace in workspaces:
         place = str(workspace.root) if alike else workspace.root.name
-        for row in newest(workspace.run_records()):
+        for row in readable(workspace, newest(workspace.run_records())):
             if row.mode != "single" or not row.judge:
                 continue
             step = step_of(row.model)
@@ -147,7 +159,7 @@ def collect(
 
 
 def _points(
-    workspace: Workspace, row: Evaluation, step: int, line: str, options: ScoreOptions
+    workspace: Workspace, row: Evaluation, step: int | float, line: str, options: ScoreOptions
 ) -> Iterable[Point]:
     found = verdicts(workspace, row, options)
     scale = rating_scale(workspace, row)

@@ -20,6 +20,7 @@ from mtbench_ray.reports.summary import (
     Verdicts,
     key,
     newest,
+    readable,
     remembering,
     shown,
     summarise,
@@ -61,7 +62,7 @@ def finish(
         record.finished = time.time()
         workspace.save_run(record)
         workspace.write_parquet()
-    every = newest(workspace.run_records())
+    every = readable(workspace, newest(workspace.run_records()))
     fastchat.export_fastchat(workspace, workspace.root, every)
     find = remembering(workspace, options)
     summary = summarise_all(workspace, every, options, find)
@@ -123,12 +124,17 @@ def report(
     kind, *names = words or [""]
     if kind not in KINDS:
         raise unknown_name("report", kind, KINDS[1:])
+    if out and kind not in ("agreement", "curve"):
+        raise UserError(
+            f"out={out} is of `report curve` and `report agreement`",
+            "write the table to a file: report format=json > FILE",
+        )
     if kind == "curve":
         if format != "table":
             raise UserError("curves are files", "leave format out; curve.csv has the numbers")
         return curve.report(workspaces, error=error, by=by, out=out, options=options)
     with Workspace.open(workspaces[-1], write=False) as opened:
-        rows = newest(opened.run_records())
+        rows = readable(opened, newest(opened.run_records()))
         if not rows:
             raise UserError(
                 f"the workspace {workspaces[-1]} holds no evaluation",
@@ -140,7 +146,7 @@ def report(
                 f"the workspace holds nothing of mode={mode}", f"it holds {', '.join(modes)}"
             )
         if kind == "agreement":
-            return agreement.report(names, opened, rows, options, format, mode)
+            return agreement.report(names, opened, rows, options, format, mode, out)
         if kind == "compare":
             return compare.report(names, opened, rows, options, format)
         rows = shown(rows)
@@ -179,7 +185,7 @@ def import_files(folder: str, *, workspace: str, question_path: str, baseline: s
 def export_files(folder: str, *, workspace: str) -> int:
     """The verb ``export fastchat``."""
     with Workspace.open(workspace, write=False) as opened:
-        rows = newest(opened.run_records())
+        rows = readable(opened, newest(opened.run_records()))
         if not rows:
             raise UserError(f"the workspace {workspace} holds no evaluation", "run one first")
         paths = fastchat.export_fastchat(opened, Path(folder), rows)

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mtbench_ray.benchmarks.mtbench import CATEGORIES
+from mtbench_ray.errors import UserError
 from mtbench_ray.fastchat import imported_outcomes
 from mtbench_ray.fastchat.counting import concerns
+from mtbench_ray.journal import warn
 from mtbench_ray.judges import pairwise
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.modes import get_mode
@@ -54,6 +56,20 @@ def newest(records: Iterable[RunRecord]) -> list[Evaluation]:
             rows.pop(key(row), None)
             rows[key(row)] = row
     return list(rows.values())
+
+
+def readable(workspace: Workspace, rows: Sequence[Evaluation]) -> list[Evaluation]:
+    """Without the evaluations whose questions are not in the workspace any more; says so."""
+    lost: dict[str, UserError] = {}
+    for name in {row.data for row in rows if row.data}:
+        try:
+            workspace.load_data(name)
+        except UserError as error:
+            lost[name] = error
+    for name, reason in lost.items():
+        models = dict.fromkeys(row.model for row in rows if row.data == name)
+        warn(f"left out: {', '.join(list(models)[:5])}: {reason.message}. {reason.hint}")
+    return [row for row in rows if row.data not in lost]
 
 
 def shown(rows: Sequence[Evaluation]) -> list[Evaluation]:
