@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mtbench_ray.composing import compose_and_run, presets
 from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, UserError
+from mtbench_ray.overrides import config_folders
 from mtbench_ray.usage import HELP, USAGE, version
 
 
@@ -30,21 +32,9 @@ def main(argv: Sequence[str]) -> int:
         "export": _export,
     }
     try:
-        if "--version" in args:
-            print(version())
-            return EXIT_OK
-        if not args or args[0] == "help" or {"--help", "-h"} & set(args):
-            asked = [arg for arg in args if arg in HELP]
-            print(HELP[asked[0]] if asked else USAGE)
-            return EXIT_OK if args else EXIT_USAGE
-        if args[0] in verbs:
-            return verbs[args[0]](args[1:])
-        if "=" not in args[0] and not args[0].startswith(("-", "~", "+")):
-            raise UserError(
-                f"'{args[0]}' is neither a verb nor a setting",
-                f"verbs are {', '.join(verbs)}; settings are written key=value",
-            )
-        return verbs["run"](args)
+        code = _dispatch(args, verbs)
+        sys.stdout.flush()  # here, where a closed pipe is caught
+        return code
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -53,8 +43,27 @@ def main(argv: Sequence[str]) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of a pipe went away (`... | head`): nothing is wrong here.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
+
+
+def _dispatch(args: list[str], verbs: Mapping[str, Callable[[list[str]], int]]) -> int:
+    if "--version" in args:
+        print(version())
+        return EXIT_OK
+    if not args or args[0] == "help" or {"--help", "-h"} & set(args):
+        asked = [arg for arg in args if arg in HELP]
+        print(HELP[asked[0]] if asked else USAGE)
+        return EXIT_OK if args else EXIT_USAGE
+    if args[0] in verbs:
+        return verbs[args[0]](args[1:])
+    if "=" not in args[0] and not args[0].startswith(("-", "~", "+")):
+        raise UserError(
+            f"'{args[0]}' is neither a verb nor a setting",
+            f"verbs are {', '.join(verbs)}; settings are written key=value",
+        )
+    return verbs["run"](args)
 
 
 def _list(args: list[str]) -> int:
@@ -64,9 +73,12 @@ def _list(args: list[str]) -> int:
         "engines": "engine",
         "experiments": "experiment",
     }
-    if len(args) != 1 or args[0] not in groups:
+    folders = config_folders(args)
+    words = [arg for arg in args if arg in groups]
+    rest = {arg for arg in args if not arg.startswith(("--config-dir", "-cd"))} - set(words)
+    if len(words) != 1 or rest - set(map(str, folders)):
         raise UserError("list what?", f"list {' | '.join(groups)}")
-    rows = presets()[groups[args[0]]]
+    rows = presets(folders)[groups[words[0]]]
     width = max(map(len, rows))
     for name, text in rows.items():
         print(f"{name:<{width}}  {text}")
@@ -89,10 +101,10 @@ def _options(args: Sequence[str], allowed: dict[str, str]) -> tuple[list[str], d
         elif words[:1] in (["compare"], ["agreement"]) and not arg.startswith("-"):
             words.append(arg)  # the name of a model, a judge or a file may hold anything
         else:
-            near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.4)
+            near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.75)
             raise UserError(
                 f"no setting is called '{key}' here",
-                f"did you mean {near[0]}=?" if near else f"known: {', '.join(allowed)}",
+                f"did you mean {near[0]}=?" if near else f"there are: {', '.join(allowed)}",
             )
     return words, values
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.config import ClusterConfig, EngineConfig
+from mtbench_ray.debugging import DEBUG_ENV
 from mtbench_ray.errors import UserError
 from mtbench_ray.sockets import RAY_NEEDS, socket_folder
 
@@ -36,7 +37,7 @@ def start_ray(cluster: ClusterConfig) -> None:
     address = cluster.address or os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {
         "namespace": cluster.namespace,
-        "log_to_driver": False,
+        "log_to_driver": DEBUG_ENV in os.environ,
         "logging_level": logging.WARNING,
     }
     if address is None:

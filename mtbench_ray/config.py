@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from mtbench_ray.redact import without_secrets
+
 DEMO_MODEL = "smollm2-135m"
 """Name of the embedded model, as ``model=`` and as ``judge.model=`` of the local judge."""
 
@@ -32,10 +34,11 @@ def science(settings: Any) -> dict[str, Any]:
     """The settings of a dataclass instance that change a result, as plain JSON values.
 
     A setting that has its default is left out, so that a setting which is new in a later version
-    leaves the ids of all earlier rows as they are. :func:`science_defaults` has the others.
+    leaves the ids of all earlier rows as they are. :func:`science_defaults` has the others. What
+    stands under the name of a secret in a free-form setting changes none.
     """
     return {
-        name: value
+        name: without_secrets(value) if value and isinstance(value, dict) else value
         for name, default in _science_fields(type(settings))  # type: ignore[arg-type]
         if (value := getattr(settings, name)) != default
     }
@@ -96,6 +99,8 @@ class ModelConfig:
     others in their place does not answer."""
     root: str | None = None
     """With ``model=checkpoints``: the folder that holds the checkpoint folders."""
+    base: str | None = None
+    """With ``model=checkpoints``: base model of adapters, instead of the one that they name."""
     steps: list[int] = field(default_factory=list)
     """Only these steps of ``root``."""
     every: int = 1
@@ -380,5 +385,7 @@ class RunConfig:
     """Start over: earlier rows are kept on disk but not counted."""
     quiet: bool = False
     """No progress lines."""
+    debug: bool = False
+    """Tell every request, retry and line of an engine; keys are left out."""
     show: int = 0
     """``plan``: print this many rendered answer and judge prompts."""

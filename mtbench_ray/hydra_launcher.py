@@ -23,8 +23,11 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-RunMany = Callable[[list[DictConfig]], list[Any]]
-"""Takes the task configs of all jobs; gives a return value, or an exception, for each."""
+from mtbench_ray.redact import hidden
+
+RunMany = Callable[[list[DictConfig], list[list[str]]], list[Any]]
+"""Takes the task configs and the overrides of all jobs; gives a return value, or an exception, for
+each job."""
 
 
 class MtbenchLauncher(Launcher):  # type: ignore[misc]
@@ -72,7 +75,7 @@ class MtbenchLauncher(Launcher):  # type: ignore[misc]
             OmegaConf.resolve(task)
             saved = folder / ".hydra"
             saved.mkdir(parents=True, exist_ok=True)
-            OmegaConf.save(task, saved / "config.yaml")
+            OmegaConf.save(hidden(OmegaConf.to_container(task)), saved / "config.yaml")
             OmegaConf.save(config.hydra, saved / "hydra.yaml")
             OmegaConf.save(list(overrides), saved / "overrides.yaml")
             returns.append(
@@ -84,9 +87,10 @@ class MtbenchLauncher(Launcher):  # type: ignore[misc]
                     task_name=config.hydra.job.name,
                 )
             )
-        for job, value in zip(
-            returns, type(self).run_many([job.cfg for job in returns]), strict=True
-        ):
+        values = type(self).run_many(
+            [job.cfg for job in returns], [list(job.overrides) for job in returns]
+        )
+        for job, value in zip(returns, values, strict=True):
             job.status = JobStatus.FAILED if isinstance(value, Exception) else JobStatus.COMPLETED
             job.return_value = value
         return returns

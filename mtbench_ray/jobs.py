@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import hashlib
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mtbench_ray import assets
 from mtbench_ray.benchmarks import get_benchmark
-from mtbench_ray.benchmarks.base import BenchmarkData
-from mtbench_ray.config import ModelConfig, RunConfig, science
+from mtbench_ray.benchmarks.base import BenchmarkData, Official
+from mtbench_ray.config import JudgeConfig, ModelConfig, RunConfig, science
 from mtbench_ray.engines.checkpoint import folder_hash, locate
 from mtbench_ray.engines.identity import answer_id, check_local_judge, check_prompts, fingerprint
 from mtbench_ray.errors import UserError
@@ -28,9 +28,11 @@ from mtbench_ray.evaluations import (
     named,
     union,
 )
+from mtbench_ray.journal import warn
 from mtbench_ray.judges.modes import get_mode
 from mtbench_ray.judges.prompts import builtin_prompts, load_prompts
 from mtbench_ray.plan import owed_turns
+from mtbench_ray.redact import hidden
 from mtbench_ray.schema import (
     ANSWERS_ONLY,
     AnswerSet,
@@ -44,6 +46,7 @@ from mtbench_ray.schema import (
     text_hash,
 )
 from mtbench_ray.settle import settle
+from mtbench_ray.sources import read_source
 from mtbench_ray.store import Workspace
 
 _T = TypeVar("_T")
@@ -102,59 +105,69 @@ def expand(config: RunConfig) -> list[RunConfig]:
     return [config]
 
 
-def load_data(config: RunConfig) -> BenchmarkData:
+class Loaded(NamedTuple):
+    """The data of a run, and what is to be said of its questions (see ``QuestionSet``)."""
+
+    data: BenchmarkData
+    faults: Mapping[QuestionId, UserError]
+    notes: Mapping[QuestionId, str]
+
+
+def load_data(config: RunConfig) -> Loaded:
     """Questions, references and judge prompts of a run.
 
     Raises:
         UserError: A file is missing or broken, or no source of the official data is reachable.
     """
     benchmark = get_benchmark(config.benchmark.name)
-    own = {
-        "questions": config.question_path,
-        "references": config.reference_path,
-        "judge_prompts": config.judge_prompt_path,
-    }
+    official = functools.cache(assets.official_files)
     prompts = config.judge.prompts
+    own_prompts = prompts if _is_path(prompts) else config.judge_prompt_path
     builtin = prompts if prompts != "fastchat" and not _is_path(prompts) else None
-    if _is_path(prompts):
-        own["judge_prompts"] = prompts
-    needed = [part for part, path in own.items() if path is None]
-    if builtin is not None and "judge_prompts" in needed:
-        needed.remove("judge_prompts")
-    # Own questions have own references or none: the official ones belong to official questions.
-    if config.question_path and not config.reference_path:
-        needed.remove("references")
-    official = assets.official_files() if needed else {}
-    texts: dict[str, str | None] = {}
     files: dict[str, str] = {}
-    for part, typed in own.items():
-        path = Path(typed).expanduser() if typed else official.get(part)
-        if path is None or (part == "judge_prompts" and builtin is not None):
-            texts[part] = None
-            continue
+
+    def read(part: str, typed: str | None) -> str:
+        source = read_source(typed or str(official()[part]), part)
+        files[part] = source.label
+        return source.text
+
+    def official_texts() -> Official | None:
         try:
-            raw = path.read_bytes()
-            texts[part] = raw.decode("utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"{path} cannot be read: {error}", f"check the path of {part}"
-            ) from None
-        files[part] = f"{path.name} sha256:{hashlib.sha256(raw).hexdigest()}"
+            paths = official()
+        except UserError as error:
+            if config.question_path is None:
+                raise
+            warn(f"whether questions are official ones cannot be looked up: {error.message}")
+            return None
+        texts = (read_source(str(paths[part]), part).text for part in ("questions", "references"))
+        return Official(*texts)
+
+    questions = read("questions", config.question_path)
+    references = read("references", config.reference_path) if config.reference_path else None
+    paths = {
+        "questions": config.question_path or "questions",
+        "references": config.reference_path or "references",
+    }
+    found = benchmark.read(questions, references, paths, official_texts)
+    if found.from_official:
+        read("references", None)
+    elif not found.from_file:
+        files.pop("references", None)
     if builtin is not None:
-        texts["judge_prompts"] = builtin_prompts(builtin)
+        judge_prompts = builtin_prompts(builtin)
         files["judge_prompts"] = f"{builtin} (built in)"
-    name = builtin or ("fastchat" if not own["judge_prompts"] else Path(own["judge_prompts"]).stem)
-    source = own["judge_prompts"] or name
-    prompt_set = load_prompts(source, texts["judge_prompts"] or "")
+    else:
+        judge_prompts = read("judge_prompts", own_prompts)
+    name = builtin or Path(own_prompts or "fastchat").stem
+    prompt_set = load_prompts(builtin or own_prompts or name, judge_prompts)
     if config.judge.kind != "none" and config.stage != "answers":
         prompt_set.require(get_mode(config.mode).family)
-    paths = {part: typed or part for part, typed in own.items()}
-    questions = benchmark.read(texts["questions"] or "", texts["references"], paths)
-    return BenchmarkData(benchmark.name, questions, name, texts["judge_prompts"] or "", files)
+    data = BenchmarkData(benchmark.name, found.questions, name, judge_prompts, files)
+    return Loaded(data, found.faults, found.notes)
 
 
 def _is_path(prompts: str) -> bool:
-    return "/" in prompts or prompts.endswith((".jsonl", ".json")) or Path(prompts).is_file()
+    return "/" in prompts or prompts.endswith((".jsonl", ".json")) or os.path.isfile(prompts)
 
 
 def choose(config: RunConfig, questions: Sequence[Question]) -> tuple[Question, ...]:
@@ -163,15 +176,16 @@ def choose(config: RunConfig, questions: Sequence[Question]) -> tuple[Question, 
     Raises:
         UserError: A category that no question has.
     """
-    known = list(dict.fromkeys(q.category for q in questions))
-    for category in config.categories:
-        if category not in known:
-            near = difflib.get_close_matches(category, known, n=1, cutoff=0.4)
+    known = {q.category.casefold(): q.category for q in questions}
+    wanted = {category.strip().casefold(): category for category in config.categories}
+    for key, category in wanted.items():
+        if key not in known:
+            near = difflib.get_close_matches(category, known.values(), n=1, cutoff=0.4)
             raise UserError(
                 f"no question has the category '{category}'",
-                f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}",
+                f"did you mean {near[0]}?" if near else f"known: {', '.join(known.values())}",
             )
-    chosen = [q for q in questions if not config.categories or q.category in config.categories]
+    chosen = [q for q in questions if not wanted or q.category.casefold() in wanted]
     if config.limit is None or config.limit >= len(chosen):
         return tuple(chosen)
     if config.limit_by == "order":
@@ -207,7 +221,7 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
     for judge in judges.values():
         if settled[0].stage != "answers":
             check_local_judge(judge)
-    data: dict[str, tuple[BenchmarkData, str]] = {}
+    data: dict[str, tuple[Loaded, str]] = {}
     prints: dict[str, str | UserError] = {}
     notes: dict[str, list[str] | UserError] = {}
     stored = stored_answers(workspace)
@@ -218,10 +232,13 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
              config.judge_prompt_path, config.judge.prompts, config.judge.kind, config.mode]
         )  # fmt: skip
         if source not in data:
-            loaded = load_data(config)
-            data[source] = (loaded, workspace.save_data(loaded))
-        loaded, data_name = data[source]
+            loading = load_data(config)
+            data[source] = (loading, workspace.save_data(loading.data))
+        (loaded, faults, remarks), data_name = data[source]
         questions = choose(config, loaded.questions)
+        for question in questions:
+            if question.question_id in faults:
+                raise faults[question.question_id]
         who = canonical([dataclasses.asdict(config.model), science(config.engine)])
         if who not in prints:
             prints[who] = _tried(fingerprint, config.model, config.engine.kind)
@@ -238,12 +255,28 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
                 notes[who] = _tried(check_prompts, config.model, config.engine)
             said = notes[who]
             job.notes, mistake = ([], said) if isinstance(said, UserError) else (said, None)
+        if job.judged:
+            job.notes = [*job.notes, *_of_questions(questions, remarks)]
         if mistake is not None:
             if len(settled) == 1:
                 raise mistake
             job.error = str(mistake)
         jobs.append(job)
     return jobs
+
+
+def _of_questions(questions: Sequence[Question], remarks: Mapping[QuestionId, str]) -> list[str]:
+    """One line for each remark that concerns some of the questions."""
+    by_text: dict[str, list[str]] = {}
+    for question in questions:
+        if text := remarks.get(question.question_id):
+            by_text.setdefault(text, []).append(str(question.question_id))
+    return [
+        f"{'questions' if len(ids) > 1 else 'question'} {', '.join(ids[:5])}"
+        + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+        + f": {text}"
+        for text, ids in by_text.items()
+    ]
 
 
 def _pinned(config: RunConfig, hashed: Callable[[Path], str]) -> RunConfig:
@@ -256,7 +289,7 @@ def _pinned(config: RunConfig, hashed: Callable[[Path], str]) -> RunConfig:
     if judge.kind != "local" or judge.demo or not judge.model:
         return config
     folder = Path(judge.model).expanduser()
-    if folder.is_dir():
+    if os.path.isdir(folder):
         content = hashed(folder.resolve())
     else:
         commit = _tried(locate, ModelConfig(path=judge.model))
@@ -472,7 +505,12 @@ def _selection(config: RunConfig) -> str:
 
 def _judge_settings(job: Job) -> str:
     """All settings of the judge; no secret among them, only the name of the key's variable."""
-    return json.dumps(dataclasses.asdict(job.config.judge), sort_keys=True)
+    return json.dumps(hidden(dataclasses.asdict(job.config.judge)), sort_keys=True)
+
+
+def judges_by_settings(jobs: Sequence[Job]) -> dict[str, JudgeConfig]:
+    """The judges of a run, secrets included, by the ``judge_settings`` of their evaluations."""
+    return {_judge_settings(job): job.config.judge for job in jobs}
 
 
 def _opponents(job: Job, jobs: Sequence[Job], workspace: Workspace) -> list[AnswerSet | None]:

@@ -174,9 +174,9 @@ def read_places(
 ) -> Iterator[tuple[Place, dict[str, Any]]]:
     r"""Rows of a JSON lines file with where they lie, whatever state the file is in.
 
-    Lines end with ``\n`` only (U+2028 and the like are text); CRLF, a BOM and blank lines are
-    taken. A line that is no JSON object is reported through ``problem`` and left out. Bytes that
-    are not UTF-8 become U+FFFD, which is reported too.
+    Lines end with ``\n`` only (U+2028 and the like are text); CRLF, BOMs (of joined files) and
+    blank lines are taken. A line that is no JSON object is reported through ``problem`` and left
+    out. Bytes that are not UTF-8 become U+FFFD, which is reported too.
 
     Raises:
         UserError: The file cannot be read.
@@ -189,7 +189,7 @@ def read_places(
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
                 start, end = end, end + len(raw)
-                line = (raw.removeprefix(_BOM) if number == 1 else raw).strip(b" \t\r\n")
+                line = raw.removeprefix(_BOM).strip(b" \t\r\n")
                 if not line:
                     continue
                 if broken is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -13,6 +14,9 @@ import filelock
 
 from mtbench_ray.errors import UserError
 from mtbench_ray.journal import disk_error, replacing, warn
+
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
+"""What ``flock`` says where a file system does not carry it (filelock itself minds ENOSYS)."""
 
 
 class WorkspaceLock:
@@ -49,6 +53,12 @@ class WorkspaceLock:
                 self._held(root), "Wait for it to end, or give another workspace=<folder>."
             ) from None
         except OSError as error:
+            if error.errno in _NO_LOCKS:
+                raise UserError(
+                    f"the file system of {root} cannot lock files: {error.strerror}",
+                    "Give a workspace on a local disk, and copy it afterwards; on NFS, lockd is "
+                    "not running or the mount has nolock.",
+                ) from None
             raise disk_error(root, error) from None
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         owner = {"host": platform.node(), "pid": os.getpid(), "since": since}

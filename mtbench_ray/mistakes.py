@@ -13,6 +13,7 @@ from mtbench_ray.errors import UserError
 
 GROUPS = ("model", "judge", "engine", "benchmark", "cluster", "report", "experiment")
 _ALL_SETTINGS = "`python -m mtbench_ray run --cfg job` prints all settings"
+_LISTS = ("models", "judges", "engines", "experiments")
 _TAKES = {
     "bool": "true or false",
     "int": "a whole number",
@@ -47,6 +48,11 @@ def unknown_flag(arg: str, following: str) -> UserError:
     """The error for a flag where a setting belongs; ``following`` is the word after it."""
     name, _, value = arg.lstrip("-").partition("=")
     value = value or (following if not following.startswith("-") and "=" not in following else "")
+    if name.startswith("list"):
+        kinds = difflib.get_close_matches(name.removeprefix("list-"), _LISTS, n=1) or [
+            "|".join(_LISTS)
+        ]
+        return UserError(f"'{arg}' is not an option", f"write `list {kinds[0]}`")
     near = [f"{key}={value or '...'}" for key in meant(name.replace("-", "_"))]
     return UserError(
         f"'{arg}' is not an option", f"write {' or '.join(near)}" if near else _ALL_SETTINGS
@@ -126,6 +132,8 @@ def _walk(cls: type[Any], prefix: str) -> dict[str, Any]:
     return keys
 
 
-def is_text(key: str) -> bool:
-    """Whether a setting takes a text (so that a value Hydra cannot parse may be quoted for it)."""
-    return "str" in str(known_keys().get(key.lstrip("+"), "")).replace("dict[str", "")
+def text_kind(key: str) -> str:
+    """``str`` where a setting takes a text, ``list[str]`` for a list of them, else empty."""
+    kind = str(known_keys().get(key.lstrip("+"), ""))
+    kind = kind.removesuffix(" | None").removeprefix("<class '").removesuffix("'>")
+    return kind if kind in ("str", "list[str]") else ""

@@ -29,6 +29,7 @@ _HYDRA_FLAGS = _FLAGS_WITH_VALUE | frozenset(
     ("--hydra-help", "--resolve", "-r", "--run", "-m", "--multirun", "-i", "--info")
 )
 # fmt: on
+_DATED = re.compile(r"(.+)-(?:20\d\d-\d\d-\d\d|(?:0[1-9]|1[0-2])\d\d)")
 _FOLDERS = ("workspace", "hydra.run.dir", "hydra.sweep.dir")
 """Settings whose value Hydra makes a folder of, exactly as it is typed."""
 
@@ -60,7 +61,7 @@ def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
             that is nearly a preset; the hint has the nearest right form.
     """
     typed = Typed(multirun=any(arg in ("-m", "--multirun") for arg in argv))
-    free_names = any(arg in ("engine=openai", "engine=fake") for arg in argv)
+    free_names = takes_any_name(argv)
     rest = iter(argv)
     flags: list[str] = []
     pairs: list[tuple[str, str]] = []
@@ -108,14 +109,14 @@ def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
         group = key.lstrip("+~")
         quoted = value[:1] in ("'", '"')
         if "," in value and not (
-            typed.multirun or quoted or "\\," in value or Path(value).exists()
+            typed.multirun or quoted or "\\," in value or os.path.exists(value)
         ):
             raise UserError(
                 f"{key}={value} names several, and this is a single run",
                 f"for a sweep: -m {key}={value}; for one name with a comma: {key}=\"'{value}'\"",
             )
         names = [
-            _choice(group, text, presets, typed, free_names)
+            choice(group, text, presets, typed, free_names)
             for text in _split(value, typed.multirun)
         ]
         if names:
@@ -125,26 +126,36 @@ def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
     return typed
 
 
-def _choice(
+def family_of(judge: str, known: Collection[str]) -> str | None:
+    """The preset of a dated judge: gpt-4o of gpt-4o-2024-05-13, gpt-4 of gpt-4-0613."""
+    found = _DATED.fullmatch(judge)
+    return found[1] if found and found[1] in known else None
+
+
+def choice(
     group: str, text: str, presets: Mapping[str, Collection[str]], typed: Typed, free_names: bool
 ) -> str:
-    """The config group choice for one typed model or judge."""
+    """The config group choice for one typed model or judge.
+
+    Raises:
+        UserError: It is empty, or nearly a preset.
+    """
     known = presets.get(group, ())
     if text in known:
         return text
     looks_like_path = "/" in text or "\\" in text or text.startswith((".", "~"))
     if not text:
         raise UserError(f"{group}= is empty", f"write {group}=NAME; `list {group}s` shows presets")
-    if not looks_like_path and not Path(text).exists():
+    if not looks_like_path and not os.path.exists(text):
         near = difflib.get_close_matches(text, known, n=1, cutoff=0.75)
-        if group == "judge":
+        if group == "judge" and not family_of(text, known):
             meant = f"did you mean judge={near[0]}? " if near else ""
             raise UserError(
                 f"no judge preset is called '{text}'",
                 f"{meant}Any model of an OpenAI-compatible API: judge=openai judge.model={text}"
                 " [judge.base_url=...]; `python -m mtbench_ray list judges` shows the presets",
             )
-        if near and not free_names:
+        if group == "model" and near and not free_names:
             raise UserError(
                 f"no model preset is called '{text}'",
                 f"did you mean model={near[0]}? `python -m mtbench_ray list models` shows the"
@@ -154,6 +165,31 @@ def _choice(
     name = f"{slug or group}-{text_hash(text)[:8]}"
     typed.choices[(group, name)] = text
     return name
+
+
+def takes_any_name(args: Sequence[str]) -> bool:
+    """Whether the engine of a command line knows models of its own, so that none is misspelt."""
+    return any(arg in ("engine=openai", "engine=fake") for arg in args)
+
+
+def config_folders(args: Sequence[str]) -> list[Path]:
+    """The user's own folders of settings: ``--config-dir=DIR``.
+
+    Raises:
+        UserError: One is no folder.
+    """
+    folders = []
+    for arg, following in zip(args, [*args[1:], ""], strict=False):
+        flag, equals, value = arg.partition("=")
+        if flag in ("--config-dir", "-cd"):
+            folder = Path(value if equals else following).expanduser()
+            if not folder.is_dir():
+                raise UserError(
+                    f"{flag}: {folder} is not a folder",
+                    "it holds presets of your own: DIR/model/NAME.yaml, DIR/judge/NAME.yaml",
+                )
+            folders.append(folder)
+    return folders
 
 
 def _split(value: str, multirun: bool) -> list[str]:

@@ -216,6 +216,11 @@ class Board:
         """Indices of the settings some of whose verdicts wait for answers."""
         return {item.setting for items in self._waiting.values() for item in items}
 
+    @property
+    def pending(self) -> int:
+        """Verdicts that wait for answers."""
+        return len({id(item.slot) for items in self._waiting.values() for item in items})
+
     def ready(self, answer_ids: Iterable[str] | None = None) -> list[tuple[int, Request]]:
         """Judge calls that are possible now and have not been handed out, each once.
 

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 from mtbench_ray.changes import describe_changes
 from mtbench_ray.config import RunConfig
+from mtbench_ray.debugging import debugging
+from mtbench_ray.endpoint.keys import scrub
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError
 from mtbench_ray.jobs import evaluations, prepare
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.stage import check_budget
+from mtbench_ray.redact import secrets_in
 from mtbench_ray.session import Session
 from mtbench_ray.settle import settle
 from mtbench_ray.signals import Interrupts
@@ -70,8 +73,9 @@ def _run_jobs(
                 check_budget(config.judge, config.budget_usd)
             if config.engine.kind == "openai" and config.stage != "judge":
                 keys.append(resolve_key(config.engine))
-    hidden = [key for key in keys if key]
-    with Workspace.open(first.workspace, write=not plan_only, secrets=hidden) as workspace:
+    secrets = [key for key in keys if key]
+    secrets += [text for config in configs for text in secrets_in(dataclasses.asdict(config))]
+    with Workspace.open(first.workspace, write=not plan_only, secrets=secrets) as workspace:
         if first.fresh:
             workspace.start_over(command)
         jobs = prepare(configs, workspace)
@@ -86,7 +90,8 @@ def _run_jobs(
         session = Session(jobs, rows, workspace, command, interrupts)
         session.record.notes += changes
         try:
-            code = session.run()
+            with debugging(first.debug, lambda text: scrub(workspace.scrub(text), None)):
+                code = session.run()
         except UserError:
             session.record.status = "failed"
             with contextlib.suppress(UserError):  # the disk, perhaps: the first reason is told

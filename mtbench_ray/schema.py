@@ -373,7 +373,7 @@ class Score:
     method: str = ""
     evaluation_id: str = ""
     benchmark: str = ""
-    step: int | None = None
+    step: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

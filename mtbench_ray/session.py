@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import queue
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -25,20 +27,24 @@ from mtbench_ray.endpoint.served import ServedModels
 from mtbench_ray.engines.base import Shard
 from mtbench_ray.engines.conversation import failed_turn
 from mtbench_ray.errors import EXIT_INTERRUPTED, EXIT_OK, UserError
-from mtbench_ray.jobs import Job
+from mtbench_ray.jobs import Job, judges_by_settings
 from mtbench_ray.judging import Judges, ServerNews
 from mtbench_ray.losses import Condemned, Losses
+from mtbench_ray.overview import overview
 from mtbench_ray.owed import owed_work
 from mtbench_ray.pipeline import Lost, NeverBegan
 from mtbench_ray.plan import Board, Setting, good_turns, setting
 from mtbench_ray.progress import Progress
+from mtbench_ray.redact import hidden
 from mtbench_ray.runs import RunRecord
-from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Turn
+from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Request, Turn
 from mtbench_ray.shards import Work, make_shards, with_shares
 from mtbench_ray.signals import Interrupts
 from mtbench_ray.store import Workspace
 from mtbench_ray.threads import ThreadEnded, listen, start_thread
 from mtbench_ray.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
 
 GRACE_S = 4.0
 """Seconds that judge calls in flight may take to finish after the first Ctrl-C or SIGTERM; with the
@@ -78,14 +84,17 @@ class Session:
     def __post_init__(self) -> None:
         self.config = self.jobs[0].config
         self.settings: list[Setting] = []
+        judges = judges_by_settings(self.jobs)
         for row in self.evaluations:
             if row.judge and row.error is None:
-                self.settings.append(setting(row, self.workspace.load_data(row.data)))
+                what = setting(row, self.workspace.load_data(row.data))
+                # The stored settings are without what the calls may need: secrets.
+                self.settings.append(dataclasses.replace(what, judge=judges[row.judge_settings]))
         self.board = Board(
             self.settings, self.workspace.turns, self.workspace.verdicts, self.config.parity
         )
         self.record = self.workspace.new_run(
-            {"jobs": [dataclasses.asdict(job.config) for job in self.jobs]},
+            hidden({"jobs": [dataclasses.asdict(job.config) for job in self.jobs]}),
             self.evaluations,
             self.command,
         )
@@ -136,6 +145,7 @@ class Session:
             if self.judges.local or shared or actors:
                 self._start_ray()
                 self._check_gpus(work)
+            self._introduce(work, requests)
             for index, request in requests:
                 self.judges.submit(index, request)
             with self.progress, listen(self._events.put):
@@ -152,6 +162,21 @@ class Session:
         if self._failure is not None:
             raise self._failure
         return EXIT_OK
+
+    def _introduce(self, work: list[Work], requests: list[tuple[int, Request]]) -> None:
+        if self.config.quiet:
+            return
+        gpus = None
+        if self._ray_is_ours:
+            import ray
+
+            gpus = int(ray.cluster_resources().get("GPU", 0))
+        turns = sum(
+            len(unit.question.turns) - len(unit.done) for item in work for unit in item.units
+        )
+        verdicts = len(requests) + (self.board.pending if work else 0)
+        for line in overview(self.jobs, turns=turns, verdicts=verdicts, gpus=gpus):
+            print(line, file=sys.stderr)
 
     # The loop -----------------------------------------------------------------------------
 
@@ -220,6 +245,8 @@ class Session:
             self.progress.judgment(row)
         elif isinstance(event, EngineEvent):
             self.record.events.append(event)
+            log.debug("engine %s %s: %s %.1f s %s", event.replica, event.model, event.kind,
+                      event.seconds, event.detail)  # fmt: skip
             self.timeline.add("engine", kind=event.kind, model=event.model,
                               seconds=round(event.seconds, 3), detail=event.detail)  # fmt: skip
             self.progress.engine(event)

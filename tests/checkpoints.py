@@ -1,8 +1,9 @@
-"""Small checkpoint folders of our own making for tests; no weights unless asked for."""
+"""Small checkpoint folders of our own making for tests, without any tensor."""
 
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def write_checkpoint(
     merged = base | {"model_type": "llama"} | (config or {})
     kept = {key: value for key, value in merged.items() if value is not None}
     (folder / "config.json").write_text(json.dumps(kept))
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")  # no tensor in it
     if generation is not None:
         (folder / "generation_config.json").write_text(json.dumps(generation))
     return folder

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mtbench_ray.checkpoints import find, step_of
+from mtbench_ray.checkpoints import find, run_of, step_of
 from mtbench_ray.config import ModelConfig
 from mtbench_ray.errors import UserError
 
@@ -33,6 +33,23 @@ def run(tmp_path):
         ("step_1.5", 1),
         ("step_100kb", 100),
         ("step_12345678901234567890", 12345678901234567890),
+        ("iter1_checkpoint-500", 500),
+        ("step2_sft_checkpoint-700", 700),
+        ("run-step1-v2_checkpoint-300", 300),
+        ("iter_5_step_20", 20),
+        ("step-100_eval-5", 100),
+        ("checkpoint-1e3", 1000),
+        ("checkpoint-5e2x", 5),
+        ("step-1,000", 1000),
+        ("step_1,000,000", 1_000_000),
+        ("step_12,34", 12),
+        ("epoch-2.5", 2.5),
+        ("epoch_3.0", 3),
+        ("epoch=6.ckpt", 6),
+        ("stage1-step140000-tokens588B", 140_000),
+        ("step1000-hf", 1000),
+        ("epoch=0-step=1000", 1000),
+        ("global_step_20_actor", 20),
         ("llama-3.2-1b", None),
         ("timestep_model", None),
         ("final", None),
@@ -70,6 +87,37 @@ def test_adapters_are_found_with_their_base(tmp_path):
     (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
     (model,) = find(ModelConfig(root=str(tmp_path)))
     assert (model.path, model.adapter) == ("org/base", str(folder))
+
+
+def test_the_last_checkpoint_of_a_round_is_the_last_one(tmp_path):
+    for name in ("iter1_checkpoint-500", "iter1_checkpoint-1000", "iter1_checkpoint-1500"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    models = find(ModelConfig(root=str(tmp_path)))
+    assert steps(models) == [500, 1000, 1500]
+    assert {run_of(model.path) for model in models} == {f"{tmp_path}/iter1"}
+    (last,) = find(ModelConfig(root=str(tmp_path), last=1))
+    assert last.path.endswith("checkpoint-1500")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"base_model_name_or_path": None}, "names no base model"),
+        ({"base_model_name_or_path": ""}, "names no base model"),
+        ({}, "names no base model"),
+        ([], "names no base model"),
+        ({"base_model_name_or_path": "/home/trainer/base"}, "is not there: /home/trainer/base"),
+    ],
+)
+def test_an_adapter_without_its_base_takes_the_one_that_is_named(config, said, tmp_path):
+    (tmp_path / "checkpoint-30").mkdir()
+    (tmp_path / "checkpoint-30" / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=said) as caught:
+        find(ModelConfig(root=str(tmp_path)))
+    assert "model.base=" in caught.value.hint
+    (model,) = find(ModelConfig(root=str(tmp_path), base="org/base"))
+    assert (model.path, model.base) == ("org/base", None)
 
 
 def test_mistakes(run, tmp_path):

@@ -205,6 +205,20 @@ def test_stored_texts_are_read_again_in_safe_parity(
     assert found["fastchat"].mean == (None if score == -1 else score)
 
 
+def test_a_number_in_quotes_is_that_number(tmp_path: Path) -> None:
+    found = import_ratings(
+        tmp_path,
+        [
+            rating(81, 1, 8) | {"question_id": "81"},
+            rating(81, 2, 6) | {"question_id": "81"},
+            rating(111, 1, 4) | {"turn": "1"},
+            rating(111, 2, 2) | {"score": "2"},
+        ],
+    )
+    assert (found["safe"].mean, found["safe"].scored) == (5.0, 4)
+    assert found["fastchat"].mean == 5.0
+
+
 def test_scores_without_texts_are_enough(tmp_path: Path) -> None:
     record = {"question_id": 81, "model": "m", "judge": ["gpt", "p"], "turn": 1}
     found = import_ratings(
@@ -474,9 +488,9 @@ def test_any_tree_survives_the_way_there_and_back(
 def test_junk_records_are_left_out_with_their_lines(tmp_path: Path) -> None:
     good = rating(81, 1, 8)
     junk: list[Record] = [
-        good | {"question_id": None}, good | {"question_id": True}, good | {"score": "8"},
+        good | {"question_id": None}, good | {"question_id": True}, good | {"score": "8!"},
         good | {"score": True}, good | {"judge": 5}, good | {"judge": [1]}, good | {"model": 7},
-        good | {"turn": "1"}, good | {"turn": 0}, good | {"turn": float("inf")},
+        good | {"turn": "first"}, good | {"turn": 0}, good | {"turn": float("inf")},
         {"question_id": 81}, match(81, "model_3", "tie"), match(81, "tie", "tie", model_2=None),
         match(81, "tie", "tie") | {"g2_winner": ["tie"]}, good | {"score": float("inf")},
     ]  # fmt: skip

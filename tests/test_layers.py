@@ -16,7 +16,8 @@ LEVELS = {
     "jobs": 4, "plan": 3, "pipeline": 4, "shards": 3, "cluster": 3, "losses": 5, "changes": 5,
     "signals": 1, "watchdog": 1, "judging": 5, "session": 5, "owed": 5, "deaths": 1,
     "standings": 5, "progress": 5, "reports": 5,
-    "threads": 0, "sockets": 0, "mistakes": 1, "usage": 1, "evaluations": 1,
+    "threads": 0, "sockets": 0, "sources": 1, "typed_secrets": 2, "debugging": 1, "overview": 5,
+    "mistakes": 1, "usage": 1, "evaluations": 1,
     "run": 6, "hydra_launcher": 6, "composing": 6, "cli": 7, "__main__": 8,
 }  # fmt: skip
 LAZY = {"vllm", "torch", "transformers", "openai", "matplotlib", "datasets", "ray", "safetensors"}
@@ -90,4 +91,4 @@ def test_only_the_pipeline_imports_ray_data_and_only_the_command_line_imports_hy
     ray_data = {part(p) for p in FILES if any(m.startswith("ray.data") for m in all_imports(p))}
     hydra = {part(p) for p in FILES if any(m.split(".")[0] == "hydra" for m in all_imports(p))}
     assert ray_data == {"pipeline"}
-    assert hydra == {"composing", "hydra_launcher"}
+    assert hydra == {"composing", "hydra_launcher", "typed_secrets"}

@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -57,6 +59,19 @@ def test_waiting_ends(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="in use by another run"):
         WorkspaceLock(tmp_path, wait_s=0.3)
     owner.release()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_told_as_such(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(UserError, match="cannot lock files") as caught:
+        WorkspaceLock(tmp_path)
+    assert "local disk" in caught.value.hint
 
 
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:

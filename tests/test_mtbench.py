@@ -5,6 +5,7 @@ import json
 import pytest
 
 from mtbench_ray.benchmarks import get_benchmark
+from mtbench_ray.benchmarks.base import Official
 from mtbench_ray.errors import UserError
 
 BENCH = get_benchmark("mt_bench")
@@ -23,12 +24,26 @@ def reference(question_id, *turns):
     return {"question_id": question_id, "choices": [{"index": 0, "turns": list(turns)}]}
 
 
+OFFICIAL = Official(
+    lines(
+        row(101, "math", ["Official one?", "Two?"], reference=["short", ""]),
+        row(102, "coding", ["Official code?", "More?"]),
+        row(103, "writing", ["Official poem?", "More?"], reference=["not", "shown"]),
+    ),
+    lines(reference(101, "o1", "o2"), reference(102, "c1", "c2")),
+)
+
+
+def read_set(questions, references=None):
+    return BENCH.read(questions, references, NAMES, lambda: OFFICIAL)
+
+
 def read(questions, references=None):
-    return BENCH.read(questions, references, NAMES)
+    return read_set(questions, references).questions
 
 
 def test_rows_become_questions():
-    text = lines(row(1), row("b", "math", ["Only"], reference=["not", "shown"]))
+    text = lines(row(1), row("b", "math", ["Only"]))
     one, other = read(text)
     assert (one.question_id, one.category, one.turns) == (1, "writing", ("One?", "Two?"))
     assert (one.group, one.references, one.benchmark) == ("1", (), "mt_bench")
@@ -69,14 +84,12 @@ def test_a_question_may_bring_its_temperature():
     assert BENCH.temperature(question) == 0.0
 
 
-def test_references_go_to_three_categories_only():
-    ids = {"math": 1, "reasoning": 2, "coding": 3, "writing": 4, "stem": 5}
+def test_a_reference_file_is_shown_in_every_category():
     questions = read(
-        lines(*(row(number, category) for category, number in ids.items())),
-        lines(*(reference(number, "r1", f"r2 of {number}") for number in ids.values())),
+        lines(row(1, "math"), row(4), row(5, "stem")),
+        lines(reference(1, "r1", "r2"), reference(4, "w1", "w2")),
     )
-    with_reference = {q.category: q.references for q in questions if q.references}
-    assert with_reference == {name: ("r1", f"r2 of {ids[name]}") for name in list(ids)[:3]}
+    assert [q.references for q in questions] == [("r1", "r2"), ("w1", "w2"), ()]
 
 
 def test_one_turn_takes_one_reference():
@@ -84,15 +97,99 @@ def test_one_turn_takes_one_reference():
     assert question.references == ("r1",)
 
 
-def test_references_of_another_question_set_are_left_out():
-    (question,) = read(lines(row(1000, "math")), lines(reference(101, "r1", "r2")))
-    assert question.references == ()
+def test_an_official_reference_belongs_to_the_official_text_whatever_its_number():
+    found = read_set(
+        lines(
+            row(101, "math", ["Own sum?", "More?"]),
+            row(7, "coding", ["Official code?", "More?"]),
+            row(500, "math", ["Own too?", "More?"]),
+        )
+    )
+    assert [q.references for q in found.questions] == [(), ("c1", "c2"), ()]
+    assert found.from_official
+    assert not found.faults
+    assert "math is judged without one" in found.notes[101]
+    assert set(found.notes) == {101, 500}
 
 
-@pytest.mark.parametrize("torn", [lines(reference(1, "r1", "r2")), lines(reference(2, "r1"))])
-def test_a_reference_file_with_a_gap_is_refused(torn):
-    with pytest.raises(UserError, match=r"ref\.jsonl has no reference answer .* question"):
-        read(lines(row(1, "math"), row(2, "coding")), torn)
+def test_the_official_file_is_read_as_fastchat_does():
+    found = read_set(OFFICIAL.questions)
+    assert [q.references for q in found.questions] == [("o1", "o2"), ("c1", "c2"), ()]
+    assert (found.notes, found.faults) == ({}, {})
+
+
+def test_no_official_reference_is_looked_up_where_none_can_matter():
+    def unreachable():
+        raise AssertionError
+
+    BENCH.read(lines(row(1), row(2, "stem")), None, NAMES, unreachable)
+    BENCH.read(lines(row(1, "math")), lines(reference(1, "a", "b")), NAMES, unreachable)
+
+
+@pytest.mark.parametrize("category", ["writing", "math", "cooking"])
+def test_the_reference_of_a_row_is_used(category):
+    text = lines(
+        row(1, category, reference=["a", "b"]),
+        row(2, category, ["Only"], reference="a"),
+        row(3, category, ["Official one?", "Two?"], reference=["mine", "too"]),
+    )
+    assert [q.references for q in read(text)] == [("a", "b"), ("a",), ("mine", "too")]
+
+
+@pytest.mark.parametrize("torn", [["a"], ["a", ""], ["a", " "], ["$ERROR$", "b"]])
+def test_a_reference_of_a_row_that_is_not_of_every_turn_is_left_out_and_told(torn):
+    found = read_set(lines(row(1, reference=torn)))
+    assert found.questions[0].references == ()
+    assert "not of every turn" in found.notes[1]
+
+
+def test_a_reference_file_goes_before_the_reference_of_a_row():
+    found = read_set(
+        lines(row(1, reference=["a", "b"]), row(2, reference=["c", "d"])),
+        lines(reference(1, "r1", "r2")),
+    )
+    assert [q.references for q in found.questions] == [("r1", "r2"), ("c", "d")]
+    assert found.from_file
+
+
+@pytest.mark.parametrize("text", ["", "\n", lines(reference(101, "r1", "r2"))])
+def test_a_reference_file_that_fits_no_question_is_an_error(text):
+    with pytest.raises(UserError, match=r"ref\.jsonl holds no reference answer to any"):
+        read(lines(row(1000, "math")), text)
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        lines(reference(1, "r1", "r2")),
+        lines(reference(1, "r1", "r2"), reference(2, "r1")),
+        lines(reference(1, "r1", "r2"), reference(2, "r1", "")),
+        lines(reference(1, "r1", "r2"), reference(2, "$ERROR$", "r2")),
+    ],
+)
+def test_a_gap_in_a_reference_file_is_a_fault_of_that_question_alone(torn):
+    found = read_set(lines(row(1, "math"), row(2, "coding")), torn)
+    assert set(found.faults) == {2}
+    assert "ref.jsonl has no reference answer" in found.faults[2].message
+    assert found.questions[1].references == ()
+
+
+def test_an_id_in_quotes_or_of_pandas_is_the_same_id():
+    text = lines(row("101", "math", ["A", "B"]), row(81.0), row("007"), row("one"))
+    questions = read(text, lines(reference(101.0, "a", "b")))
+    assert [q.question_id for q in questions] == [101, 81, "007", "one"]
+    assert questions[0].references == ("a", "b")
+    with pytest.raises(UserError, match="question 1 comes twice"):
+        read(lines(row("1"), row(1)))
+
+
+def test_categories_compare_without_case():
+    questions = read(
+        lines(row(1, "Math"), row(2, " WRITING"), row(3, "Cooking"), row(4, "cooking")),
+        lines(reference(1, "a", "b")),
+    )
+    assert [q.category for q in questions] == ["math", "writing", "Cooking", "Cooking"]
+    assert BENCH.temperature(questions[0]) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -107,6 +204,8 @@ def test_a_reference_file_with_a_gap_is_refused(torn):
         (lines(row(1, turns=["a", 2])), "turns must be a list of texts"),
         (lines(row(None)), "question_id must be"),
         (lines(row(True)), "question_id must be"),
+        (lines(row(81.5)), "question_id must be a whole number or a text"),
+        (lines(row(1, reference=[1])), "reference must be a list of texts"),
         (lines(row(1, category=3)), "category must be"),
         (lines(row(1, required_temperature="hot")), "required_temperature must be"),
     ],

@@ -13,6 +13,7 @@ from verdicts import GAME_LABELS, answered, judged, prompt_file, slot
 
 from mtbench_ray.assets import official_files
 from mtbench_ray.benchmarks import get_benchmark
+from mtbench_ray.benchmarks.base import Official
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.agreement import agreement, load_votes, match_votes
@@ -58,7 +59,8 @@ def official():
         pytest.skip(f"no official files: {error.message}")
     names = {key: path.name for key, path in files.items()}
     texts = {key: path.read_text("utf-8") for key, path in files.items()}
-    questions = get_benchmark("mt_bench").read(texts["questions"], texts["references"], names)
+    own = Official(texts["questions"], texts["references"])
+    questions = get_benchmark("mt_bench").read(own.questions, None, names, lambda: own).questions
     prompts = load_prompts("fastchat", texts["judge_prompts"])
     return {question.question_id: question for question in questions}, prompts
 

@@ -16,12 +16,24 @@ def test_the_longer_of_two_secrets_is_replaced_whole() -> None:
     assert redactor(["sk-abcdefgh", "sk-abcdefgh-long"])("sk-abcdefgh-long") == "***"
 
 
-WORDS = ["anything", "question", "EMPTY", "no-key-needed"]
+WORDS = [
+    "anything", "question", "EMPTY", "no-key-needed", "placeholder", "Placeholder", "not-needed",
+    "dummy-key", "CHANGE_ME", "lm-studio", "strength", "beautiful", "explain", "fake key", "none",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_what_may_be_a_word_is_no_secret(word: str) -> None:
     assert redactor([word])(f"{word}: say {word}") == f"{word}: say {word}"
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["qzkfmwvxbt", "hGtRwPqLsK", "AbcdEfghIj", "sk-ABcdEFgh", "xkcdqwrt", "TOKENxyzw",
+     "abcdefghijklmnop", "pneumonoultramicro"],
+)  # fmt: skip
+def test_a_key_of_letters_only_is_hidden(key: str) -> None:
+    assert redactor([key])(f"bad key {key}.") == "bad key ***."
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from mtbench_ray.engines.checkpoint import folder_hash, weight_files
+from mtbench_ray.engines.checkpoint import check_weights, folder_hash, weight_files
 from mtbench_ray.engines.swap import load_layout
 from mtbench_ray.errors import UserError
 
@@ -57,6 +57,56 @@ def test_a_torn_index_is_told(text: str, tmp_path: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(text)
     with pytest.raises(UserError, match=r"model\.safetensors\.index\.json"):
         weight_files(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "indexed", "missing"),
+    [
+        ((FIRST,), (FIRST, SECOND), SECOND),
+        ((FIRST,), (), SECOND),
+        ((SECOND,), (), FIRST),
+        (("a.safetensors",), ("a.safetensors", "b.safetensors"), "b.safetensors"),
+    ],
+)
+def test_a_missing_shard_is_named(
+    names: tuple[str, ...], indexed: tuple[str, ...], missing: str, tmp_path: Path
+) -> None:
+    folder = folder_of(tmp_path, *names)
+    if indexed:
+        text = json.dumps({"weight_map": {f"w{n}": name for n, name in enumerate(indexed)}})
+        (folder / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(UserError, match=f"lacks weights: {missing}"):
+        check_weights(folder)
+
+
+@pytest.mark.parametrize("names", [(FIRST, SECOND), ("model.safetensors",), ("a.safetensors",)])
+def test_whole_folders_pass(names: tuple[str, ...], tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, *names)
+    check_weights(folder)
+    (folder / "pytorch_model.bin.index.json").write_text('{"weight_map": {"w": "gone.bin"}}')
+    check_weights(folder)
+
+
+@pytest.mark.parametrize(
+    ("beside", "said", "hint"),
+    [
+        ((), "holds no weights", "still being written"),
+        (("training_args.bin", "rng_state_0.pth"), "holds no weights", "still being written"),
+        (("zero_to_fp32.py", "training_args.bin"), "sharded state", "zero_to_fp32"),
+        (("global_step40/",), "sharded state", "zero_to_fp32"),
+        (("__0_0.distcp",), "sharded state", "merge-weights"),
+        (("pytorch_model_fsdp_0/", "optimizer.bin"), "sharded state", "merge-weights"),
+    ],
+)
+def test_a_folder_without_weights_is_told(
+    beside: tuple[str, ...], said: str, hint: str, tmp_path: Path
+) -> None:
+    folder = folder_of(tmp_path)
+    for name in beside:
+        (folder / name).mkdir() if name.endswith("/") else (folder / name).write_text("")
+    with pytest.raises(UserError, match=said) as caught:
+        check_weights(folder)
+    assert hint in caught.value.hint
 
 
 def test_identity_covers_files_that_are_not_loaded(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from mtbench_ray.benchmarks.base import Official, QuestionSet
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import Question, QuestionId
 
@@ -38,7 +40,16 @@ _TEMPERATURES = {
     "arena-hard-200": 0.0,
 }
 _OTHER_TEMPERATURE = 0.7
+_FAILED = frozenset({"$ERROR$", "ERROR"})
+"""What FastChat's generators write for a text that never came: no reference."""
 _MAX_TURNS = 2  # the judge prompts have no form for a longer conversation
+
+
+class _Row(NamedTuple):
+    """A question as it stands in its file, with the ``reference`` of its row."""
+
+    question: Question
+    inline: tuple[str, ...]
 
 
 class MTBench:
@@ -48,35 +59,37 @@ class MTBench:
     categories: tuple[str, ...] = CATEGORIES
 
     def read(
-        self, questions: str, references: str | None, names: Mapping[str, str]
-    ) -> tuple[Question, ...]:
+        self,
+        questions: str,
+        references: str | None,
+        names: Mapping[str, str],
+        official: Callable[[], Official | None] = lambda: None,
+    ) -> QuestionSet:
         """Parse a question file and a reference answer file (FastChat's answer records).
 
-        References are attached to the questions of math, reasoning and coding only, as FastChat
-        shows them to the judge. The ``reference`` key of a question row is ignored, as there.
+        A question gets the reference that the reference file has for its id; else the ``reference``
+        of its own row; else, where it is an official question (the same turns, whatever its
+        number), the official one. The ``reference`` of official rows is not shown, as in FastChat.
 
         Args:
             questions: Text of the question file, JSON lines; BOM, CRLF and blank lines are fine.
             references: Text of the reference answer file, or None.
             names: File names under ``questions`` and ``references``, for messages.
+            official: See :class:`~mtbench_ray.benchmarks.base.Benchmark`.
 
         Raises:
             UserError: A row is malformed, an id comes twice, a question has no turn or more than
-                two, or a reference file for these questions lacks one that the judge needs.
+                two, or the reference file holds nothing for any question.
         """
         where = names.get("questions", "questions")
-        revision = hashlib.sha256(questions.encode("utf-8", "surrogatepass")).hexdigest()
-        found: dict[QuestionId, Question] = {}
-        for line, row in _rows(questions, where):
-            question = _question(row, f"{where} line {line}", revision)
-            if question.question_id in found:
-                raise UserError(f"{where} line {line}: question {question.question_id} comes twice")
-            found[question.question_id] = question
-        if not found:
+        rows = _question_rows(questions, where)
+        if not rows:
             raise UserError(f"{where} holds no questions")
-        if references is not None:
-            found = _attach(found, references, names.get("references", "references"))
-        return tuple(found.values())
+        return _with_references(rows, references, names.get("references", "references"), official)
+
+    def needs_reference(self, category: str) -> bool:
+        """Whether FastChat judges a category with references."""
+        return category in NEEDS_REFERENCE
 
     def temperature(self, question: Question) -> float:
         """FastChat's temperature by category, unless the question brings its own."""
@@ -87,7 +100,8 @@ class MTBench:
 
 def _rows(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line number and object of each line; splits on newline only, as JSON lines does."""
-    for line, part in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+    for line, part in enumerate(text.split("\n"), start=1):
+        part = part.removeprefix("\ufeff")  # also within a file: of files that were joined
         if not part.strip():
             continue
         try:
@@ -99,7 +113,24 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
         yield line, row
 
 
-def _question(row: Mapping[str, Any], where: str, revision: str) -> Question:
+def _question_rows(text: str, where: str) -> dict[QuestionId, _Row]:
+    revision = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    # One spelling for a category, whatever its case: the benchmark's, else the first that comes.
+    spelling = {name.casefold(): name for name in (*CATEGORIES, *NEEDS_REFERENCE)}
+    found: dict[QuestionId, _Row] = {}
+    for line, fields in _rows(text, where):
+        row = _question(fields, f"{where} line {line}", revision)
+        question = row.question
+        category = spelling.setdefault(question.category.casefold(), question.category)
+        if question.question_id in found:
+            raise UserError(f"{where} line {line}: question {question.question_id} comes twice")
+        found[question.question_id] = row._replace(
+            question=dataclasses.replace(question, category=category)
+        )
+    return found
+
+
+def _question(row: Mapping[str, Any], where: str, revision: str) -> _Row:
     question_id = _id(row, where)
     turns = _texts(row.get("turns"), f"{where}: turns")
     if not 1 <= len(turns) <= _MAX_TURNS:
@@ -109,27 +140,86 @@ def _question(row: Mapping[str, Any], where: str, revision: str) -> Question:
             "split longer conversations into questions of their own",
         )
     category = row.get("category")
-    if not isinstance(category, str) or not category:
+    if not isinstance(category, str) or not category.strip():
         raise UserError(f"{where}: category must be a text")
     temperature = row.get("required_temperature")
     if temperature is not None:
         if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
             raise UserError(f"{where}: required_temperature must be a number")
         temperature = float(temperature)
-    return Question(
+    question = Question(
         benchmark=MTBench.name,
         question_id=question_id,
-        category=category,
+        category=category.strip(),
         turns=turns,
         group=str(question_id),
         temperature=temperature,
         revision=revision,
     )
+    inline = row.get("reference") or []
+    inline = [inline] if isinstance(inline, str) else inline
+    return _Row(question, _texts(inline, f"{where}: reference"))
 
 
-def _attach(
-    questions: Mapping[QuestionId, Question], text: str, where: str
-) -> dict[QuestionId, Question]:
+def _with_references(
+    rows: Mapping[QuestionId, _Row],
+    references: str | None,
+    where: str,
+    official: Callable[[], Official | None],
+) -> QuestionSet:
+    answers = {} if references is None else _reference_rows(references, where)
+    if references is not None and not answers.keys() & rows.keys():
+        raise UserError(
+            f"{where} holds no reference answer to any of these questions",
+            "its question_id are those of the question file; leave reference_path out for none",
+        )
+    by_turns: dict[tuple[str, ...], tuple[_Row, tuple[str, ...]]] = {}
+    if any(
+        row.inline or (references is None and row.question.category in NEEDS_REFERENCE)
+        for row in rows.values()
+    ) and (texts := official()):
+        known = _reference_rows(texts.references, "the official references")
+        for row in _question_rows(texts.questions, "the official questions").values():
+            by_turns[row.question.turns] = row, known.get(row.question.question_id, ())
+    questions: list[Question] = []
+    faults: dict[QuestionId, UserError] = {}
+    notes: dict[QuestionId, str] = {}
+    from_file = from_official = False
+    for key, (question, inline) in rows.items():
+        one, theirs = by_turns.get(question.turns, (None, ()))
+        if one is not None and inline == one.inline:
+            inline = ()
+        shown: tuple[str, ...] = ()
+        if key in answers:
+            shown = answers[key]
+            if not _covers(shown, question):
+                faults[key] = UserError(
+                    f"{where} has no reference answer to every turn of question {key}",
+                    "complete its row (an empty text or $ERROR$ is none), or take the row out",
+                )
+                shown = ()
+            from_file = from_file or bool(shown)
+        elif inline:
+            shown = inline if _covers(inline, question) else ()
+            if not shown:
+                notes[key] = "the reference in its row is not of every turn: judged without it"
+        elif references is None:
+            shown = theirs
+            from_official = from_official or bool(theirs)
+        elif question.category in NEEDS_REFERENCE:
+            # The file knows some of the questions: it is torn or out of date.
+            faults[key] = UserError(
+                f"{where} has no reference answer to question {key} "
+                f"(category {question.category} is judged with references)",
+                "add the row, or name another file with reference_path=<file>",
+            )
+        if not shown and key not in notes and question.category in NEEDS_REFERENCE:
+            notes[key] = f"no reference answer: {question.category} is judged without one"
+        questions.append(dataclasses.replace(question, references=shown[: len(question.turns)]))
+    return QuestionSet(tuple(questions), faults, notes, from_file, from_official)
+
+
+def _reference_rows(text: str, where: str) -> dict[QuestionId, tuple[str, ...]]:
     answers: dict[QuestionId, tuple[str, ...]] = {}
     for line, row in _rows(text, where):
         question_id = _id(row, f"{where} line {line}")
@@ -139,34 +229,26 @@ def _attach(
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             raise UserError(f"{where} line {line}: choices must be a list with one answer")
         answers[question_id] = _texts(choices[0].get("turns"), f"{where} line {line}: turns")
-
-    needing = [q for q in questions.values() if q.category in NEEDS_REFERENCE]
-    lacking = [q for q in needing if len(answers.get(q.question_id, ())) < len(q.turns)]
-    # A file that knows none of the questions belongs to another question set: then the judge
-    # gets no references. One that knows some but not all is torn or out of date.
-    if lacking and any(q.question_id in answers for q in questions.values()):
-        ids = ", ".join(str(q.question_id) for q in lacking[:5])
-        more = ", ..." if len(lacking) > 5 else ""
-        raise UserError(
-            f"{where} has no reference answer to every turn of question {ids}{more} "
-            f"(category {lacking[0].category} is judged with references)",
-            "add the rows, or name another file with reference_path=<file>",
-        )
-    return {
-        key: _with_references(question, answers.get(key, ())) for key, question in questions.items()
-    }
+    return answers
 
 
-def _with_references(question: Question, references: tuple[str, ...]) -> Question:
-    if question.category not in NEEDS_REFERENCE or not references:
-        return question
-    return dataclasses.replace(question, references=references[: len(question.turns)])
+def _covers(references: Sequence[str], question: Question) -> bool:
+    """Whether there is a reference to every turn; what FastChat writes for failures is none."""
+    turns = references[: len(question.turns)]
+    return len(turns) == len(question.turns) and all(
+        text.strip() and text.strip() not in _FAILED for text in turns
+    )
 
 
 def _id(row: Mapping[str, Any], where: str) -> QuestionId:
+    """A row's question id; 81.0 (of pandas) and "81" are 81."""
     value = row.get("question_id")
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and re.fullmatch(r"0|[1-9][0-9]{0,17}", value.strip()):
+        return int(value)
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise UserError(f"{where}: question_id must be a number or a text")
+        raise UserError(f"{where}: question_id must be a whole number or a text")
     return value
 
 

@@ -26,7 +26,7 @@ from mtbench_ray.endpoint.sizes import read_window
 from mtbench_ray.endpoint.tokens import estimate_tokens, prompt_tokens
 from mtbench_ray.endpoint.transport import Transport
 from mtbench_ray.errors import EndpointStopped
-from mtbench_ray.redact import redactor
+from mtbench_ray.redact import hidden, redactor
 from mtbench_ray.schema import Message, Status, canonical
 
 log = logging.getLogger(__name__)
@@ -484,6 +484,7 @@ class EndpointClient:
     def _before_retry(self, state: tenacity.RetryCallState) -> None:
         fault = _fault_of(state)
         words = f"{self._transport.where} answered {scrub(fault.text, self._key)}"
+        log.debug("%s: try %d again: %s", self.label, state.attempt_number, words)
         if fault.limited:
             self._limiter.refused()
         if fault.limited or fault.wait is not None:
@@ -537,6 +538,10 @@ class EndpointClient:
         lowered = 0 < cap < self.cap(call.max_tokens)
         if lowered:
             adjusted["room"] = f"{cap} of {call.max_tokens} new tokens fit into the window"
+        log.debug(
+            "%s: %s%s after %d attempts, %.1f s",
+            self.label, status, f" ({error})" if error else "", call.attempts, call.latency_s,
+        )  # fmt: skip
         return Completion(
             status=status,
             error=error,
@@ -544,7 +549,7 @@ class EndpointClient:
             attempts=call.attempts,
             latency_s=call.latency_s,
             started=call.started,
-            params=canonical(params | ({"adjusted": adjusted} if adjusted else {})),
+            params=canonical(hidden(params) | ({"adjusted": adjusted} if adjusted else {})),
             cap=cap,
             lowered=lowered,
         )

@@ -31,6 +31,8 @@ def resolve_key(config: EndpointConfig) -> str | None:
     if not config.api_key_env:
         return None
     key = os.environ.get(config.api_key_env, "").strip()
+    if len(key) > 1 and key[0] == key[-1] and key[0] in "'\"":
+        key = key[1:-1].strip()  # of a file of variables that no shell has read
     if not key:
         if is_loopback(config.base_url):
             return None

@@ -113,7 +113,8 @@ def overflow(prompt: int, window: int) -> Generation:
         prompt,
         0,
         status="context_overflow",
-        error=f"prompt of {prompt} tokens leaves no room in a window of {window} tokens",
+        error=f"prompt of {prompt} tokens leaves no room in a window of {window} tokens"
+        " (a lower sampling.max_tokens keeps the answers in it shorter)",
     )
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import socket
 import struct
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,13 @@ _MODEL_FILE = re.compile(r"(config|generation_config|adapter_config)\.json|.*\.p
 """Beside the tokenizer: what says how the weights are used, code that ships with them included."""
 _TOKENIZER_KIND = ("model_type", "tokenizer_class", "auto_map", "transformers_version")
 """Entries of config.json that say which kind of tokenizer it is."""
+_NO_WEIGHTS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state|trainer_state)")
+"""What trainers keep beside the weights, in files of the same endings."""
+_SHARDED_STATE = re.compile(
+    r"global_step\d+|zero_to_fp32\.py|.*\.distcp|.*_optim_states\.pt|.*_model_states\.pt"
+    r"|(pytorch_model|optimizer)_fsdp.*|__\d+_\d+\.distcp"
+)
+_PART = re.compile(r"(.*-)(\d{5})-of-(\d{5})(\.safetensors|\.bin)")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _BLOCK = 4096
@@ -63,15 +72,16 @@ def locate(model: ModelConfig) -> Source:
     if not model.path:
         raise UserError("no model is named", "say model=<hub id or folder>")
     path = Path(model.path).expanduser()
-    if path.suffix.lower() == ".gguf" or (path.is_dir() and _only_gguf(path)):
+    if path.suffix.lower() == ".gguf" or (os.path.isdir(path) and _only_gguf(path)):
         raise UserError(
             f"model {model.label}: GGUF files are not supported by this engine",
             "convert it to safetensors, or serve it elsewhere and use engine=openai",
         )
-    if path.is_dir():
+    # os.path takes a text of any length and kind; Path raises where it cannot be a path.
+    if os.path.isdir(path):
         _require(path / "config.json", model.label, "not a model folder")
         return Source(str(path), None, path)
-    if path.exists():
+    if os.path.exists(path):
         raise UserError(f"model {model.label}: this is a file, not a model folder")
     if not _HUB_ID.fullmatch(model.path) or model.path.startswith("."):
         raise UserError(f"model {model.label}: no such folder: {path}", "check the path")
@@ -127,6 +137,43 @@ def weight_files(folder: Path) -> list[Path]:
     indexed = [file for file in files if file.name in named.values()]
     plain = [file for file in files if not file.name.startswith(("consolidated", "adapter_model"))]
     return indexed or plain or files
+
+
+def check_weights(folder: Path) -> None:
+    """Whether all the weights of a model or adapter folder are there; reads names alone.
+
+    Raises:
+        UserError: There are none, or a file that the index or the numbering names is missing.
+    """
+    names = {path.name for path in folder.iterdir()}
+    weights = {path.name for path in _all_weights(folder) if not _NO_WEIGHTS.match(path.name)}
+    if not weights:
+        trainer = any(_SHARDED_STATE.fullmatch(name) for name in names)
+        what = "only the sharded state of a trainer (ZeRO or FSDP)" if trainer else "no weights"
+        raise UserError(
+            f"{folder} holds {what}",
+            "convert it first: its zero_to_fp32.py, or `accelerate merge-weights`"
+            if trainer
+            else "is the checkpoint still being written?",
+        )
+    wanted: set[str] = set()
+    for index in folder.glob("*.index.json"):
+        named = read_json(index).get("weight_map", {})
+        files = set(map(str, named.values())) if isinstance(named, dict) else set()
+        # An index of files of which none is there is of another format, or left over.
+        wanted |= files if files & weights else set()
+    for name in weights:
+        if part := _PART.fullmatch(name):
+            wanted |= {
+                f"{part[1]}{number:0{len(part[2])}}-of-{part[3]}{part[4]}"
+                for number in range(1, int(part[3]) + 1)
+            }
+    if missing := sorted(wanted - weights):
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise UserError(
+            f"{folder} lacks weights: {', '.join(missing[:3])}{more}",
+            "copy the whole folder; is the checkpoint still being written?",
+        )
 
 
 def _all_weights(folder: Path) -> list[Path]:
@@ -248,7 +295,9 @@ def _hub(model: ModelConfig) -> Source:
         config = hf_hub_download(model.path, "config.json", revision=model.revision)
     except Exception as error:
         # The hub's client raises many types; a cached copy serves where the network does not.
-        cached = try_to_load_from_cache(model.path, "config.json", revision=model.revision)
+        cached = None
+        with suppress(ValueError):  # it is no id that the hub could have
+            cached = try_to_load_from_cache(model.path, "config.json", revision=model.revision)
         if not isinstance(cached, str):
             reason = " ".join(str(error).split())[:300] or repr(error)
             raise UserError(

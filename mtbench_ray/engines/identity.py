@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, JudgeConfig, ModelConfig, SamplingConfig, science
 from mtbench_ray.engines.chat import thinking_instruction
-from mtbench_ray.engines.checkpoint import adapter_folder, folder_hash, locate
+from mtbench_ray.engines.checkpoint import adapter_folder, check_weights, folder_hash, locate
 from mtbench_ray.engines.sampling import effective_temperature
 from mtbench_ray.engines.swap import load_layout
 from mtbench_ray.errors import UserError
@@ -41,7 +42,7 @@ def fingerprint(model: ModelConfig, kind: str = "vllm") -> str:
         if not model.path:
             raise UserError("no model is named", "say model=<name at the endpoint>")
         return ""
-    if kind == "fake" and not model.embedded and not Path(model.path).is_dir():
+    if kind == "fake" and not model.embedded and not os.path.isdir(model.path):
         return f"fake-{model.path}"
     if model.embedded:
         from mtbench_ray import assets
@@ -51,7 +52,7 @@ def fingerprint(model: ModelConfig, kind: str = "vllm") -> str:
         source = locate(model)
         base = (
             f"{source.path}@{source.revision}"
-            if not Path(source.path).is_dir()
+            if not os.path.isdir(source.path)
             else folder_hash(source.folder)
         )
     adapter = adapter_folder(model)
@@ -170,8 +171,10 @@ def check_local_judge(judge: JudgeConfig) -> None:
     """
     if judge.kind != "local" or judge.demo:
         return
-    if judge.model[:1] in ("/", ".", "~") or Path(judge.model).is_dir():
-        load_layout(locate(ModelConfig(path=judge.model)).folder)
+    if judge.model[:1] in ("/", ".", "~") or os.path.isdir(judge.model):
+        folder = locate(ModelConfig(path=judge.model)).folder
+        check_weights(folder)
+        load_layout(folder)
 
 
 def check_prompts(model: ModelConfig, engine: EngineConfig) -> list[str]:
@@ -189,7 +192,13 @@ def check_prompts(model: ModelConfig, engine: EngineConfig) -> list[str]:
     from mtbench_ray.engines.template import load_template
 
     source = locate(model)
+    # Of a hub id no weights are here yet.
+    for folder in (Path(source.path), adapter_folder(model)):
+        if folder is not None and os.path.isdir(folder):
+            check_weights(folder)
     load_layout(source.folder)
+    if find_spec("transformers") is None:  # a plan on a laptop, the head node of a cluster
+        return ["prompts are not checked here: the package transformers is not installed"]
     template = load_template(model, trust_remote_code=engine.trust_remote_code, source=source)
     notes = []
     if template.merges_system and (model.system_prompt or thinking_instruction(model)):

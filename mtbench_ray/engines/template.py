@@ -204,7 +204,13 @@ def preview(model: ModelConfig, engine: EngineConfig, question: Question) -> str
 def _tokenizer(
     model: ModelConfig, source: Source, adapter: Path | None, trust_remote_code: bool
 ) -> Any:
-    from transformers import AutoTokenizer
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise UserError(
+            "chat templates need the package transformers, which is not installed here",
+            "pip install 'mtbench-ray[gpu]' (or [cpu])",
+        ) from None
 
     path, revision = source.path, source.revision
     if adapter is not None and (adapter / "tokenizer_config.json").is_file():

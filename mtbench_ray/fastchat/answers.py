@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,21 +20,29 @@ _KNOWN = ("question_id", "answer_id", "model_id", "choices", "tstamp")
 _ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"  # of shortuuid
 _ID_LENGTH = 22
 _FIRST_ID = 81
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?")
 _PER_CATEGORY = 10
 
 
 def question_id(record: Mapping[str, Any]) -> QuestionId:
-    """A record's question id; a whole number written as a float (by pandas) is an int.
+    """A record's question id; a whole number as a float (of pandas) or in quotes is an int.
 
     Raises:
         ValueError: There is none.
     """
-    value = record.get("question_id")
+    value = as_number(record.get("question_id"))
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError("question_id is not a number or a text")
     return value
+
+
+def as_number(value: Any) -> Any:
+    """A number in quotes as the number; anything else as it is."""
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
+        return value
+    return float(value) if "." in value else int(value)
 
 
 def official_category(question: QuestionId) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import time
 from collections import Counter
@@ -169,7 +170,9 @@ def _questions(
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     text = raw.decode("utf-8", "replace")
-    questions = get_benchmark(_BENCHMARK).read(text, None, {"questions": str(path)})
+    found = get_benchmark(_BENCHMARK).read(text, None, {"questions": str(path)}).questions
+    # What its judge was shown is not known.
+    questions = tuple(dataclasses.replace(question, references=()) for question in found)
     files = {"questions": f"{path.name} sha256:{hashlib.sha256(raw).hexdigest()}"}
     name = workspace.save_data(BenchmarkData(_BENCHMARK, questions, "fastchat", "", files))
     return name, {question.question_id: question for question in questions}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mtbench_ray.fastchat.answers import FAILED_TEXT, question_id, seconds
+from mtbench_ray.fastchat.answers import FAILED_TEXT, as_number, question_id, seconds
 from mtbench_ray.judges.matches import FOR_MODEL, GAMES
 from mtbench_ray.schema import Judgment, canonical, content_id, text_hash
 
@@ -49,7 +49,7 @@ def single_judgment(
         ValueError: It is no such record.
     """
     judge, prompt = _judge(record)
-    score = record.get("score", "")
+    score = as_number(record.get("score", ""))
     if score is None or (isinstance(score, float) and math.isnan(score)):
         score = FAILED_SCORE
     if isinstance(score, bool) or not isinstance(score, (int, float)) or abs(score) > 1e15:
@@ -232,7 +232,7 @@ _NO_COUNT = 1 << 31
 
 
 def _whole(record: Mapping[str, Any], name: str, default: int) -> int:
-    value = record.get(name, default)
+    value = as_number(record.get(name, default))
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not default <= value < _NO_COUNT:

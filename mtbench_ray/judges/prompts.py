@@ -161,7 +161,8 @@ def load_prompts(name: str, text: str) -> PromptSet:
             but not all prompts of a family; the message names file, line and prompt.
     """
     prompts: dict[str, JudgePrompt] = {}
-    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
+        line = line.removeprefix("\ufeff")  # also within a file: of files that were joined
         if not line.strip():
             continue
         where = f"{name} line {number}"

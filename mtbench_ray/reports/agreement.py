@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
 from mtbench_ray.evaluations import judge_names
+from mtbench_ray.journal import replacing
 from mtbench_ray.judges.agreement import (
     Rated,
     Vote,
@@ -34,10 +36,12 @@ def report(
     options: ScoreOptions,
     format: str,
     mode: str = "",
+    out: str = "",
 ) -> int:
     """Print how far two judges agree.
 
     Args:
+        out: A file that gets the same figures as JSON; empty for none.
         mode: ``single`` compares ratings, a pairwise mode its verdicts; empty compares ratings
             where both judges have some of the same answers, else verdicts.
         words: Two names: judges of the workspace, or a JSON file of votes, optionally with one
@@ -52,7 +56,7 @@ def report(
     if mode in ("", "single") and not any(_votes_file(word) for word in words):
         compared = rating_agreement(*(_ratings(word, workspace, rows, options) for word in words))
         if compared.n:
-            _print([asdict(compared)], format)
+            _print([asdict(compared)], format, out)
             return EXIT_OK
     if mode:
         rows = [row for row in rows if row.mode == mode]
@@ -75,6 +79,7 @@ def report(
             for item in found
         ],
         format,
+        out,
     )
     return EXIT_OK
 
@@ -143,7 +148,12 @@ def _of_judge(word: str, rows: Sequence[Evaluation]) -> list[Evaluation]:
     return mine
 
 
-def _print(found: list[dict[str, Any]], format: str) -> None:
+def _print(found: list[dict[str, Any]], format: str, out: str) -> None:
+    if out:
+        path = Path(out).expanduser()
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        print(path, file=sys.stderr)
     if format == "json":
         print(json.dumps(found, indent=1))
         return

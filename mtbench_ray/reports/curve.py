@@ -45,7 +45,7 @@ class Point:
 
     line: str
     judge: str
-    step: int
+    step: int | float
     model: str
     category: str
     mean: float | None
@@ -102,8 +102,20 @@ def report(
             for name in dict.fromkeys(workspaces)
         ]
         found, without = collect(opened, options)
+        rated = {point.model for point in found}
+        unrated = [
+            row.model
+            for one in opened
+            for row in current(one)
+            if step_of(row.model) is not None and row.model not in rated
+        ]
     for name in without:
         print(f"left out, its name has no step: {label(name)}")
+    for name in dict.fromkeys(unrated):
+        print(f"left out, no judge rated it: {label(name)}")
+    for point in found:
+        if not point.category and point.mean is None:
+            print(f"left out, none of its {point.planned} verdicts is there: {label(point.model)}")
     if not found:
         raise UserError(
             "no rated model here has a step in its name",
@@ -151,7 +163,7 @@ def collect(
             judge = named(row.judge, said, judge=True)
             points += _points(workspace, replace(row, judge=judge), step, line, options)
     # Of two evaluations of one checkpoint that ask other questions the larger one is its point.
-    largest: dict[tuple[str, str, int, str, str], Point] = {}
+    largest: dict[tuple[str, str, float, str, str], Point] = {}
     for point in points:
         key = (point.line, point.judge, point.step, point.model, point.category)
         if key not in largest or point.planned >= largest[key].planned:
@@ -161,7 +173,7 @@ def collect(
 
 
 def _points(
-    workspace: Workspace, row: Evaluation, step: int, line: str, options: ScoreOptions
+    workspace: Workspace, row: Evaluation, step: int | float, line: str, options: ScoreOptions
 ) -> Iterable[Point]:
     found = verdicts(workspace, row, options)
     scale = rating_scale(workspace, row)

@@ -148,6 +148,11 @@ def report(
     kind, *names = words or [""]
     if kind not in KINDS:
         raise unknown_name("report", kind, KINDS[1:])
+    if out and kind not in ("agreement", "curve"):
+        raise UserError(
+            f"out={out} is of `report curve` and `report agreement`",
+            "write the table to a file: report format=json > FILE",
+        )
     if kind == "curve":
         if format != "table":
             raise UserError("curves are files", "leave format out; curve.csv has the numbers")
@@ -165,7 +170,7 @@ def report(
                 f"the workspace holds nothing of mode={mode}", f"it holds {', '.join(modes)}"
             )
         if kind == "agreement":
-            return agreement.report(names, opened, rows, options, format, mode)
+            return agreement.report(names, opened, rows, options, format, mode, out)
         if kind == "compare":
             return compare.report(names, opened, rows, options, format)
         if mode:

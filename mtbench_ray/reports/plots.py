@@ -173,7 +173,12 @@ def _hollow(point: Point, beside: Sequence[Point]) -> bool:
 
 
 def _line(
-    axis: Any, points: Sequence[Point], missing: set[int], number: int, shift: float, error: str
+    axis: Any,
+    points: Sequence[Point],
+    missing: set[int | float],
+    number: int,
+    shift: float,
+    error: str,
 ) -> Any:
     """One curve with its bars; returns what stands for it in the legend.
 
@@ -226,7 +231,7 @@ def _limits(points: Sequence[Point], error: str) -> tuple[float, float]:
     return bottom - room, top + room
 
 
-def _steps(axis: Any, steps: Sequence[int], most: int) -> None:
+def _steps(axis: Any, steps: Sequence[int | float], most: int) -> None:
     """Ticks at the steps where they have room beside one another, else at round numbers."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 

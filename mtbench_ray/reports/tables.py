@@ -50,6 +50,8 @@ def render(
         tables.append(_spread_table(spreads, folder))
         notes.insert(1, spread.NOTE)
     head = [f"{MARK} is {label(folder)}"] if folder else []
+    if markdown:
+        head, notes = list(map(escaped, head)), list(map(escaped, notes))
     blocks = [grid(headers, rows, markdown=markdown, width=width) for headers, rows in tables]
     return "\n\n".join(block for block in [*head, *blocks, "\n".join(notes)] if block) + "\n"
 
@@ -211,20 +213,27 @@ def _notes(summary: Summary) -> list[str]:
     if any(result["demo"] and result["judge"] for result in results):
         notes.append("demo judge: not comparable")
     why: Counter[str] = Counter()
+    first: dict[str, str] = {}
     for result in results:
         if result["error"]:
             notes.append(f"{label(result['model'])} failed: {label(result['error'])}")
         # A row for each judge tells of the same answers.
         for text, count in result.get("answers", {}).get("errors", {}).items():
-            why[f"{result['model']} failed: {text}"] = count
+            shown = f"{result['model']} failed: {text}"
+            why[first.setdefault(f"{result['model']} failed: {_alike(text)}", shown)] = count
         for reason, count in result.get("average", result).get("failed", {}).items():
             if ":" in reason:
-                why[reason] += count
+                why[first.setdefault(_alike(reason), reason)] += count
     # Without counts, which stand in the table: a failed match is one of both its models.
     notes += [label(text) for text, _ in why.most_common(_REASONS)]
     if len(why) > _REASONS:
         notes.append(f"and {len(why) - _REASONS} more reasons, in summary.json")
     return notes
+
+
+def _alike(reason: str) -> str:
+    """Equal for reasons that differ in numbers and ids alone, as services write them."""
+    return re.sub(r"\b(?=\w*\d)[\w-]+", "#", reason)
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -316,8 +325,17 @@ def _table(headers: list[str], rows: list[list[str]], gap: int) -> Table:
     return table
 
 
+def escaped(text: str) -> str:
+    """A text without meaning in Markdown: no link, picture, HTML, emphasis, heading, end of a cell.
+
+    Names and words of models and services come here. An underscore inside a word has none anyway.
+    """
+    text = re.sub(r"([\\|<>*`~\[\]&]|(?<!\w)_|_(?!\w)|^\s*[#+-])", r"\\\1", text)
+    # A bare address becomes a link, and a name after @ calls somebody.
+    return re.sub(r"(?<=[a-zA-Z])://|(?<!\w)@(?=\w)|\bwww(?=\.)", "\\g<0>\u200b", text)
+
+
 def _markdown(headers: list[str], rows: list[list[str]]) -> str:
-    # What would be markup, or end the cell.
-    lines = [[re.sub(r"([\\|<*`])", r"\\\1", cell) for cell in line] for line in (headers, *rows)]
+    lines = [list(map(escaped, line)) for line in (headers, *rows)]
     lines.insert(1, ["---"] * len(headers))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

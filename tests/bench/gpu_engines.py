@@ -55,7 +55,8 @@ async def bare(args: argparse.Namespace, config: EngineConfig) -> dict[str, floa
     from mtbench_ray.engines.vllm_args import set_environment
 
     text = assets.official_files()["questions"].read_text("utf-8")
-    questions = get_benchmark("mt_bench").read(text, None, {"questions": "official"})[: args.limit]
+    found = get_benchmark("mt_bench").read(text, None, {"questions": "official"})
+    questions = found.questions[: args.limit]
     model, sampling = ModelConfig(path=args.models[0]), SamplingConfig(max_tokens=args.max_tokens)
     marks = [time.time()]
     set_environment(config)

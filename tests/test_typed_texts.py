@@ -1,0 +1,103 @@
+"""Settings that are texts keep what is typed."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mtbench_ray import composing, run
+from mtbench_ray.cli import main
+from mtbench_ray.errors import EXIT_OK
+from mtbench_ray.mistakes import known_keys, text_kind
+from mtbench_ray.run import RunResult
+
+
+def composed(monkeypatch, tmp_path, *args, model=True, judge=True):
+    """The settings that a line gives, as the run gets them."""
+    seen = []
+
+    def take(configs, **_):
+        seen.extend(configs)
+        return RunResult(EXIT_OK, [None for _ in configs])
+
+    monkeypatch.setattr(run, "run_jobs", take)
+    monkeypatch.chdir(tmp_path)
+    usual = ["model=org/m"] * model + ["judge=none"] * judge + ["engine=fake"]
+    assert main([*args, *usual]) == 0
+    return seen
+
+
+NUMBERS = ["007", "1e5", "1.10", "2026_11_28", "3.10", "0x1F", "true", "NaN", "inf", "-1", "1_0",
+           "12:30", "1e-5", "+7", ".5", "True", "on", "2026-11-28"]  # fmt: skip
+ODD = ["a=b", "~/x", "a#b", "größe", "</s>", "it's", 'say "x"', "back\\slash\\", "{a: 1}",
+       "[x]", "Be brief, please.", "a: b", "%d", "(x)", "hf://o/n@r?split=train",
+       "x y", "*", "@"]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NUMBERS + ODD)
+def test_a_text_is_what_was_typed(text, monkeypatch, tmp_path):
+    keys = ["model.name", "model.revision", "judge.model", "baseline", "model.system_prompt"]
+    (config,) = composed(monkeypatch, tmp_path, *(f"{key}={text}" for key in keys))
+    assert [config.model.name, config.model.revision, config.judge.model, config.baseline,
+            config.model.system_prompt] == [text] * 5  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [*NUMBERS, "</s>", "Q:", "größe", "a=b", "[INST]", "it's"])
+def test_a_text_in_a_list_is_what_was_typed(text, monkeypatch, tmp_path):
+    (config,) = composed(monkeypatch, tmp_path, f"model.stop=[{text},End]", "categories=['1.10']")
+    assert (config.model.stop, config.categories) == ([text, "End"], ["1.10"])
+
+
+def test_a_sweep_over_texts_keeps_each(monkeypatch, tmp_path):
+    configs = composed(monkeypatch, tmp_path, "-m", "model.name=007,1.10,'a,b',x=y")
+    assert [config.model.name for config in configs] == ["007", "1.10", "a,b", "x=y"]
+    configs = composed(monkeypatch, tmp_path, "-m", "model.stop=[1_0,x],[2]")
+    assert [config.model.stop for config in configs] == [["1_0", "x"], ["2"]]
+
+
+def test_null_quotes_and_interpolations_keep_their_meaning(monkeypatch, tmp_path):
+    monkeypatch.setenv("MY_NAME", "007")
+    (config,) = composed(
+        monkeypatch, tmp_path, "model.revision=null", "baseline='null'", "model.stop=[]",
+        "model.name=${oc.env:MY_NAME}", "judge.model='1e5'",
+    )  # fmt: skip
+    assert (config.model.revision, config.baseline, config.model.stop) == (None, "null", [])
+    assert (config.model.name, config.judge.model) == ("007", "1e5")
+
+
+def test_numbers_stay_numbers(monkeypatch, tmp_path):
+    (config,) = composed(monkeypatch, tmp_path, "limit=1_0", "engine.args.x=1e5", "fresh=true")
+    assert (config.limit, config.engine.args, config.fresh) == (10, {"x": 1e5}, True)
+
+
+def test_every_text_setting_is_under_the_rule():
+    kinds = {key: text_kind(key) for key in known_keys()}
+    assert kinds["workspace"] == kinds["model.revision"] == kinds["judge.base_url"] == "str"
+    assert kinds["categories"] == kinds["models"] == kinds["model.stop"] == "list[str]"
+    assert kinds["limit"] == kinds["engine.args"] == kinds["model.steps"] == ""
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).map(str.strip))
+def test_any_text_reaches_hydra_whole(text):
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    if not text or "${" in text or text[0] in "'\"" or text.lower() == "null" or "," in text:
+        return
+    (arg,) = composing._quoted([f"model.name={text}"])
+    read = OverridesParser.create().parse_override(arg).value()
+    unescaped = "\\" in text and isinstance(read, str)  # Hydra's own escapes stay its own
+    assert getattr(read, "text", read) == text or unescaped
+
+
+def test_a_workspace_is_found_under_the_name_that_was_typed(
+    tmp_path, monkeypatch, questions, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    line = ["judge=none", "engine=fake", "workspace=2026_11_28", f"question_path={questions}"]
+    assert main(["model=org/m", "model.name=3.10", *line]) == 0
+    assert (tmp_path / "2026_11_28" / "answers.jsonl").is_file()
+    assert not (tmp_path / "20261128").exists()
+    capsys.readouterr()
+    assert main(["report", "workspace=2026_11_28", "format=json"]) == 0
+    assert json.loads(capsys.readouterr().out)["results"][0]["model"] == "3.10"
