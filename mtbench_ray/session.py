@@ -119,6 +119,8 @@ class Session:
             )
             actors = work and needs_ray(self.config.engine, self.config.cluster)
             if self.judges.local or shared or actors:
+                if not self.config.quiet:
+                    self.progress.message("starting Ray")
                 self._start_ray()
             with self.progress:
                 self.judges.start(answers=bool(work))
@@ -194,6 +196,8 @@ class Session:
                 started=row.started, judged=row.created, status=row.status,
             )  # fmt: skip
             self.progress.judgment(row)
+        elif isinstance(event, EngineEvent) and event.kind == "beat":
+            self.progress.beat(event)
         elif isinstance(event, EngineEvent):
             self.record.events.append(event)
             self.timeline.add("engine", kind=event.kind, model=event.model,

@@ -15,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
+import platform
 import queue
 import threading
 import time
@@ -29,12 +31,17 @@ from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.schema import ANSWERED, EngineEvent, Turn
 
 StartEngine = Callable[[ModelConfig, EngineConfig], Awaitable[Engine]]
-BEAT_S = 20.0
+BEAT_S = 5.0
 """The longest silence of a worker that has a shard."""
+_FAKE_SEQUENCES = 96
 _COMPANY = 8
 """Suspects run in groups this many times smaller than the one that died."""
 
 
+_PROCESS = f"{platform.node()} {os.getpid()}"
+_PATIENCE = 4.0
+"""Times longer, after an engine that counted as hung, until the next one does: it may only be slow,
+and would take as long again for what was thrown away."""
 _ORIGINS = {"openai": "endpoint", "fake": "fake"}
 
 
@@ -109,6 +116,7 @@ class ShardWorker:
         self._start = start
         self._engine: Engine | None = None
         self._shard: Shard | None = None
+        self._patience = 1.0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name=f"engine-{replica}", daemon=True
@@ -118,15 +126,16 @@ class ShardWorker:
     def run(self, shard: Shard) -> Iterator[Output]:
         """Rows and engine events of a shard, as they come; one row for every turn it owes."""
         for together in self.run_together(shard):
-            yield from together
+            yield from (o for o in together if isinstance(o, Turn) or o.kind != "beat")
 
     def run_together(self, shard: Shard) -> Iterator[list[Output]]:
         """The same, and what is there at the same moment in one list.
 
         A whole batch of conversations may end its turn in one step of the engine, and every yield
-        costs Ray Data tens of milliseconds. An empty list every so often where nothing comes: a
-        worker that says nothing is a dead one.
+        costs Ray Data tens of milliseconds. Every so often a sign of life, for a worker that says
+        nothing is a dead one: how many tokens are under way, or an empty list.
         """
+        said = time.monotonic()
         outputs: queue.Queue[Output | None] = queue.Queue()
         work = asyncio.run_coroutine_threadsafe(self._answer(shard, outputs.put), self._loop)
         work.add_done_callback(lambda _: outputs.put(None))
@@ -134,9 +143,10 @@ class ShardWorker:
             ended = False
             while not ended:
                 try:
-                    together = [outputs.get(timeout=BEAT_S)]
+                    together = [outputs.get(timeout=max(0.0, said + BEAT_S - time.monotonic()))]
                 except queue.Empty:
-                    yield []
+                    said = time.monotonic()
+                    yield self._beat(shard)
                     continue
                 with contextlib.suppress(queue.Empty):
                     while together[-1] is not None:
@@ -156,6 +166,13 @@ class ShardWorker:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    def _beat(self, shard: Shard) -> list[Output]:
+        tokens = self._engine.under_way if self._engine else 0
+        if not tokens:
+            return []
+        event = self._event("beat", shard, time.monotonic(), _PROCESS, None)
+        return [replace(event, tokens=tokens)]
 
     async def _answer(self, shard: Shard, send: Callable[[Output], None]) -> None:
         """All of a shard, to the last row."""
@@ -178,7 +195,7 @@ class ShardWorker:
         """Run rounds until nothing is owed; else why the rest cannot be done."""
         shard = ledger.shard
         deaths: Counter[str] = Counter()
-        company = width = _width(shard.engine)
+        company = 1
         restarts = condemned = 0
         why = ""
         while ledger.owed:
@@ -192,7 +209,7 @@ class ShardWorker:
                 return str(error)
             least = min(deaths[answer_id] for answer_id in ledger.owed)
             group = [unit for key, unit in ledger.owed.items() if deaths[key] == least]
-            limit = (width, company)[least] if least < 2 else 1
+            limit = (_width(shard.engine), company)[least] if least < 2 else 1
             views, apart = await _views(engine, group)
             for answer_id, reason in apart.items():
                 ledger.fail(answer_id, reason, engine.origin)
@@ -201,6 +218,8 @@ class ShardWorker:
             if lost is None:
                 continue
             why = str(lost.fault)
+            if lost.fault.hung:
+                self._patience = _PATIENCE
             await self._stop_engine()
             if lost.fault.fatal:
                 return why
@@ -234,6 +253,8 @@ class ShardWorker:
                 began = time.monotonic()
                 engine = await self._fresh(shard, send, why)
                 kind, detail = ("restart", why) if why else ("start", detail)
+                if engine.remark:
+                    detail = f"{detail}; {engine.remark}" if detail else engine.remark
                 if swap.check:
                     detail = await swap.check(engine)
             send(self._event(kind, shard, began, detail, engine.gpu_memory_gb))
@@ -244,7 +265,7 @@ class ShardWorker:
 
     async def _fresh(self, shard: Shard, send: Callable[[Output], None], why: str) -> Engine:
         """Start an engine; once more where the first start failed by a fault that may pass."""
-        tries, config = 2, shard.engine
+        tries, config = 2, replace(shard.engine, stall_s=shard.engine.stall_s * self._patience)
         if shard.next_model is None:
             config = replace(config, next_weights="files")  # no memory is kept for what never comes
         while True:
@@ -346,5 +367,11 @@ async def _round(
 
 
 def _width(config: EngineConfig) -> int:
-    """Conversations at once: what the engine takes."""
-    return config.concurrency if config.kind == "openai" else config.max_num_seqs
+    """Conversations at once: what the engine, which is up, takes."""
+    if config.kind == "openai":
+        return config.concurrency
+    if config.kind == "vllm":
+        from mtbench_ray.engines.vllm_args import sequences
+
+        return sequences(config)
+    return config.max_num_seqs or _FAKE_SEQUENCES

@@ -95,6 +95,7 @@ class JudgeStage:
         self._client: EndpointClient | None = None
         self._workers: list[asyncio.Task[None]] = []
         self._active = 0
+        self._at_once = judge.concurrency
         self._halted = False
         self._owed: set[str] = set()
         # Reentrant, since a signal handler may call stop() while the main thread is in submit().
@@ -102,16 +103,18 @@ class JudgeStage:
 
     # From any thread ----------------------------------------------------------------------
 
-    def begin(self, base_urls: Sequence[str] | None = None) -> None:
+    def begin(self, base_urls: Sequence[str] | None = None, at_once: int | None = None) -> None:
         """Start calling; until then requests only queue up.
 
         Args:
             base_urls: Replicas of the judge, instead of ``judge.base_url``.
+            at_once: Calls in flight at most, where that is less than ``judge.concurrency``.
 
         Raises:
             UserError: The limiter that the settings ask for cannot be had.
         """
         self._base_urls = base_urls or self._base_urls
+        self._at_once = min(self.judge.concurrency, at_once or self.judge.concurrency)
         self._call(self._begin()).result()
 
     def submit(self, request: Request) -> bool:
@@ -230,7 +233,7 @@ class JudgeStage:
             shorten=self._shorten,
             backoff_s=self._backoff_s,
         )
-        self._workers = [asyncio.create_task(self._work(asker)) for _ in range(judge.concurrency)]
+        self._workers = [asyncio.create_task(self._work(asker)) for _ in range(self._at_once)]
 
     async def _work(self, asker: Asker) -> None:
         while True:
