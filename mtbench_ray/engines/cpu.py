@@ -25,6 +25,10 @@ SEQUENCES = 16
 first turns end after half the time."""
 CALLS = 8
 """Calls at once to a local judge without a GPU, for the same reason."""
+EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+"""Computes in the engine's core itself. vLLM's own way without a GPU is a worker process of its own:
+core and worker then wait for each other in busy loops, which take one of two cores, and the worker
+imports all of vLLM once more. By its full name: vLLM replaces the short one."""
 BLOCK = 32
 """Tokens of a block of the cache, the least that vLLM's attention takes on a CPU: with its own 128
 most of a first turn is computed again for the second one."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.checkpoint import Source, adapter_folder, read_json
-from mtbench_ray.engines.cpu import BLOCK, SEQUENCES, Dtype, choose_dtype
+from mtbench_ray.engines.cpu import BLOCK, EXECUTOR, SEQUENCES, Dtype, choose_dtype
 from mtbench_ray.engines.proof import WORKER_EXTENSION
 from mtbench_ray.engines.swap import Layout
 from mtbench_ray.errors import UserError, unknown_name
@@ -142,6 +142,8 @@ def engine_arguments(
         # turns its generator back, which a CPU generator cannot: the engine would die.
         arguments["enable_chunked_prefill"] = False
         arguments["block_size"] = BLOCK
+        if cards == 1:
+            arguments["distributed_executor_backend"] = EXECUTOR
         arguments["max_num_batched_tokens"] = max(length or 0, LARGEST_WINDOW)
     if config.hot_swap != "off":
         arguments["worker_extension_cls"] = WORKER_EXTENSION

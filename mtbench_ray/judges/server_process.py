@@ -21,7 +21,7 @@ from typing import Any
 
 from mtbench_ray.assets import DEMO_MODEL_NAME, demo_model
 from mtbench_ray.config import JudgeConfig
-from mtbench_ray.engines.cpu import BLOCK, CALLS, Dtype, choose_dtype
+from mtbench_ray.engines.cpu import BLOCK, CALLS, EXECUTOR, Dtype, choose_dtype
 from mtbench_ray.engines.swap import load_layout
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.supervise import GRACE_S
@@ -75,6 +75,7 @@ def server_arguments(
             "enforce_eager": True,
             "max_num_seqs": CALLS,
             "block_size": BLOCK,
+            "distributed_executor_backend": EXECUTOR,
         }
     arguments = []
     # As typed: with underscores or with dashes.
