@@ -232,7 +232,7 @@ class EngineConfig(EndpointConfig):
     memory_limit_gb: float | None = None
     """Instead of a share: gigabytes per GPU, turned into a share of the card that is there."""
     max_num_seqs: int | None = None
-    """Conversations running at once in one engine; null: 96, and 16 without a GPU, where more would
+    """Conversations running at once in one engine; null: 96, and 32 without a GPU, where more would
     only make each of them slower."""
     enforce_eager: bool | None = None
     """No CUDA graphs and no compilation; null: only without a GPU."""

@@ -1,4 +1,4 @@
-"""What an engine without a GPU makes of its CPU: the type of its weights, its size, its patience."""
+"""An engine without a GPU: the type of its weights, and patience while it computes."""
 
 from __future__ import annotations
 

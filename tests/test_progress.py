@@ -252,7 +252,9 @@ def test_tokens_are_counted_while_no_turn_has_ended(monkeypatch):
                 tokens = int(second) * 4
                 shown.beat(EngineEvent("beat", "m", "0", 0.0, engine, tokens=tokens))
         line = log.getvalue().splitlines()[-1]
-        assert "turns 0/4  120 tokens so far  6 tok/s" in line, "one engine's newest and the other's"
+        assert "turns 0/4  120 tokens so far  6 tok/s" in line, (
+            "one engine's newest and the other's"
+        )
         assert "starting" not in line
         # Its tokens are counted with its row, and not twice until the next beat.
         shown._count_ended(80)

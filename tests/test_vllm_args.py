@@ -216,7 +216,7 @@ def test_a_start_that_cannot_work_is_not_tried_twice(error: Exception, fatal: bo
 def test_an_engine_without_a_gpu_is_of_a_cpus_size(gpus: Any) -> None:
     gpus(0)
     args = arguments()
-    assert (args["max_num_seqs"], args["block_size"]) == (16, 32)
+    assert (args["max_num_seqs"], args["block_size"]) == (32, 32)
     # One process computes: no core waits for a worker in a busy loop.
     assert args["distributed_executor_backend"].endswith("UniProcExecutor")
     assert arguments(max_num_seqs=40)["max_num_seqs"] == 40

@@ -108,6 +108,9 @@ def server_environment(spec: ServerSpec) -> dict[str, str]:
         env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         # Threads that spin while they wait bring a second engine on the same cores to a halt.
         env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        # The pattern of a constrained reply takes vLLM a second, and more than its five on a busy
+        # machine: calls would fail for it.
+        env.setdefault("VLLM_REGEX_COMPILATION_TIMEOUT_S", "120")
         env["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, round(spec.cpu_kv_cache_gb)))
     return env
 
