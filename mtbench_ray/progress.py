@@ -7,10 +7,12 @@ verdict is there. Everything goes to standard error: standard output is the resu
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -249,6 +251,24 @@ class Progress:
             if left > 0:
                 times.append(left / done * (now.at - then.at))
         return max(times, default=None)
+
+
+@contextlib.contextmanager
+def told_while_long(doing: str, *, quiet: bool) -> Iterator[None]:
+    """Say what is being done every so often while the block takes long."""
+    ended = threading.Event()
+    began = time.monotonic()
+
+    def tell() -> None:
+        while not ended.wait(PLAIN_EVERY_S):
+            print(f"{time.monotonic() - began:5.0f} s  {doing}", file=sys.stderr)
+
+    if not quiet:
+        threading.Thread(target=tell, name="telling", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def _span(seconds: float) -> str:

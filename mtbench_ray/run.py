@@ -12,6 +12,7 @@ from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError
 from mtbench_ray.jobs import evaluations, prepare
 from mtbench_ray.judges.stage import check_budget
+from mtbench_ray.progress import told_while_long
 from mtbench_ray.session import Session
 from mtbench_ray.settle import settle
 from mtbench_ray.signals import Interrupts
@@ -71,7 +72,8 @@ def _run_jobs(
     with Workspace.open(first.workspace, write=not plan_only, secrets=hidden) as workspace:
         if first.fresh:
             workspace.start_over(command)
-        jobs = prepare(configs, workspace)
+        with told_while_long("checking settings and models", quiet=first.quiet):
+            jobs = prepare(configs, workspace)
         rows = evaluations(jobs, workspace)
         changes = [] if first.fresh else describe_changes(jobs, workspace)
         if not first.quiet:

@@ -27,7 +27,7 @@ from mtbench_ray.losses import Condemned, Losses
 from mtbench_ray.owed import owed_work
 from mtbench_ray.pipeline import Lost
 from mtbench_ray.plan import Board, Setting, good_turns, setting
-from mtbench_ray.progress import Progress
+from mtbench_ray.progress import Progress, told_while_long
 from mtbench_ray.runs import RunRecord
 from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Request, Turn
 from mtbench_ray.shards import Work, make_shards, with_shares
@@ -119,9 +119,8 @@ class Session:
             )
             actors = work and needs_ray(self.config.engine, self.config.cluster)
             if self.judges.local or shared or actors:
-                if not self.config.quiet:
-                    self.progress.message("starting Ray")
-                self._start_ray()
+                with told_while_long("starting Ray", quiet=self.config.quiet):
+                    self._start_ray()
             with self.progress:
                 self.judges.start(answers=bool(work))
                 self.interrupts.orderly = True

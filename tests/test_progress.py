@@ -259,3 +259,13 @@ def test_tokens_are_counted_while_no_turn_has_ended(monkeypatch):
         # Its tokens are counted with its row, and not twice until the next beat.
         shown._count_ended(80)
         assert sum(shown._under_way.values()) == 80
+
+
+def test_what_takes_long_before_the_run_is_told_and_what_does_not_is_not(monkeypatch, capsys):
+    monkeypatch.setattr(module, "PLAIN_EVERY_S", 0.1)
+    for quiet, seconds, lines in ((False, 0.35, 2), (True, 0.35, 0), (False, 0.0, 0)):
+        with module.told_while_long("starting Ray", quiet=quiet):
+            time.sleep(seconds)
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) >= lines if lines else not said
+        assert all(text.endswith("starting Ray") for text in said)
