@@ -12,10 +12,10 @@ LEVELS = {
     "names": 1, "journal": 1, "lock": 1, "parquet": 1, "runs": 1, "stats": 1, "assets": 1,
     "demo_model": 1, "checkpoints": 1, "overrides": 1, "settle": 1, "benchmarks": 1, "endpoint": 1,
     "judges": 2, "engines": 2, "store": 2, "fastchat": 3,
-    "demo_size": 3, "jobs": 4, "plan": 3, "pipeline": 4, "shards": 3, "cluster": 3, "losses": 5, "changes": 5,
+    "jobs": 4, "plan": 3, "pipeline": 4, "shards": 3, "cluster": 3, "losses": 5, "changes": 5,
     "signals": 1, "watchdog": 1, "judging": 5, "session": 5, "owed": 5, "deaths": 1,
     "standings": 5, "progress": 5, "reports": 5,
-    "mistakes": 1, "usage": 1, "run": 6, "hydra_launcher": 6, "composing": 6,
+    "demo_size": 3, "mistakes": 1, "usage": 1, "run": 6, "hydra_launcher": 6, "composing": 6,
     "cli": 7, "__main__": 8,
 }  # fmt: skip
 LAZY = {"vllm", "torch", "transformers", "openai", "matplotlib", "datasets", "ray", "safetensors"}
