@@ -16,6 +16,10 @@ from mtbench_ray.debugging import DEBUG_ENV
 from mtbench_ray.errors import UserError
 from mtbench_ray.sockets import RAY_NEEDS, socket_folder
 
+NICENESS = 1
+"""Of engines on a Ray that the run starts, so that the driver beside them stays quick. Ray's own 15
+would leave an engine beside four busy processes a thirtieth of two cores; this leaves a third."""
+
 
 def needs_ray(engine: EngineConfig, cluster: ClusterConfig) -> bool:
     """Whether the answers of an engine come through Ray: an endpoint needs no actors."""
@@ -46,6 +50,8 @@ def start_ray(cluster: ClusterConfig) -> None:
         paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         if here not in paths:
             os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, paths)])
+        # Below the driver, and not by far: see there.
+        os.environ.setdefault("RAY_worker_niceness", str(NICENESS))
         options |= {
             "include_dashboard": False,
             "num_cpus": cluster.num_cpus,

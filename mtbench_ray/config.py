@@ -254,7 +254,8 @@ class EngineConfig(EndpointConfig):
     pipeline_parallel: int = 1
     """GPUs per engine, split by layer."""
     dtype: str = _science("auto")
-    """Weights' type."""
+    """Weights' type; ``auto``: the model's own, and without a GPU float32 where the CPU of the
+    engine's node has no fast bfloat16. Each answer's row has the type that was used."""
     quantization: str | None = _science(None)
     """vLLM's quantization method."""
     max_model_len: int | None = _science(None)
@@ -266,8 +267,9 @@ class EngineConfig(EndpointConfig):
     """Share of each GPU that the engine takes."""
     memory_limit_gb: float | None = None
     """Instead of a share: gigabytes per GPU, turned into a share of the card that is there."""
-    max_num_seqs: int = 96
-    """Conversations running at once in one engine."""
+    max_num_seqs: int | None = None
+    """Conversations running at once in one engine; null: 96, and 32 without a GPU, where more would
+    only make each of them slower."""
     enforce_eager: bool | None = None
     """No CUDA graphs and no compilation; null: only without a GPU."""
     compile: bool = False
@@ -289,7 +291,8 @@ class EngineConfig(EndpointConfig):
     start_timeout_s: float = 1200.0
     """Seconds until an engine must be up."""
     stall_s: float = 300.0
-    """Seconds without any token until an engine counts as hung."""
+    """Seconds without any token until an engine counts as hung; one without a GPU whose processes
+    compute meanwhile is slow, and hung after six times as long."""
     max_restarts: int = 3
     """Fresh engines after faults, per shard."""
     row_attempts: int = 2

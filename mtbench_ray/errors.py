@@ -43,11 +43,13 @@ class EngineFault(Exception):
         message: What the engine said.
         fatal: True where another engine with the same settings would fail in the same way
             (wrong architecture, model larger than the card), so that no restart is tried.
+        hung: Nobody saw it die: it was silent for too long.
     """
 
-    def __init__(self, message: str, *, fatal: bool = False) -> None:
+    def __init__(self, message: str, *, fatal: bool = False, hung: bool = False) -> None:
         super().__init__(message)
         self.fatal = fatal
+        self.hung = hung
 
 
 class EndpointStopped(Exception):

@@ -226,7 +226,9 @@ class Judges:
             if judge.restarting:
                 judge.restarting = False
                 judge.stage = judge.make_stage()
-            judge.stage.begin(judge.server.base_urls)
+            for remark in judge.server.remarks:
+                self._once(f"{label} {remark}", f"judge {label}: {remark}")
+            judge.stage.begin(judge.server.base_urls, judge.server.at_once)
             for request in judge.owed.values():
                 judge.stage.submit(request)
             if self._last_call:

@@ -7,10 +7,12 @@ verdict is there. Everything goes to standard error: standard output is the resu
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -24,6 +26,7 @@ from mtbench_ray.reports.tables import common_folder, label, short
 from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Turn
 from mtbench_ray.standings import Standings
 from mtbench_ray.store import Workspace
+from mtbench_ray.threads import start_thread
 
 PLAIN_EVERY_S = 15.0
 """Seconds between plain lines."""
@@ -79,6 +82,7 @@ class Progress:
         self._up = False
         self._failed = 0
         self._tokens = 0
+        self._under_way: dict[str, int] = {}
         self._cost = 0.0
         self._rows = len(evaluations)
         self._what = "models" if len(models) == self._rows else "results"
@@ -116,6 +120,7 @@ class Progress:
         self._up = True
         if row.status in ANSWERED:
             self._tokens += row.output_tokens
+            self._count_ended(row.output_tokens)
         else:
             self._failed += 1
         self._done(self._standings.turn(row))
@@ -138,6 +143,19 @@ class Progress:
             self._routine = now
         detail = f": {event.detail}" if event.detail else ""
         self.message(f"engine {event.kind} {event.model} ({event.seconds:.1f} s){detail}")
+
+    def beat(self, event: EngineEvent) -> None:
+        """Count the tokens of turns that have not ended."""
+        self._up = True
+        self._under_way[event.detail] = event.tokens
+        self.tick()
+
+    def _count_ended(self, tokens: int) -> None:
+        """Tokens of an ended turn are no longer under way; the next beat says so too."""
+        for engine, count in self._under_way.items():
+            self._under_way[engine] = max(0, count - tokens)
+            if count >= tokens:
+                return
 
     def message(self, text: str) -> None:
         """A line that stays."""
@@ -195,6 +213,9 @@ class Progress:
     def _counts(self) -> str:
         """How far the run is."""
         words = [f"turns {self._standings.turns_done}/{self._standings.turns_wanted}"]
+        under_way = sum(self._under_way.values())
+        if under_way and not self._standings.turns_done:
+            words.append(f"{under_way} tokens so far")
         if self._rows > 1:
             words.insert(0, f"{self._what} {self._standings.finished}/{self._rows}")
         judges = self._standings.verdicts.values()
@@ -213,9 +234,9 @@ class Progress:
         now, then = self._mark(), self._past[0]
         verdicts = sum(now.verdicts.values()) - sum(then.verdicts.values())
         words = []
-        if self._tokens:
+        if tokens := self._tokens + sum(self._under_way.values()):
             passed = time.monotonic() - self._began
-            words.append(f"{self._tokens / max(passed, 1e-9):.0f} tok/s")
+            words.append(f"{tokens / max(passed, 1e-9):.0f} tok/s")
         if verdicts and now.at - then.at >= 1.0:
             words.append(f"{verdicts / (now.at - then.at):.1f} judged/s")
         return words
@@ -235,6 +256,25 @@ class Progress:
             if left > 0:
                 times.append(left / done * (now.at - then.at))
         return max(times, default=None)
+
+
+@contextlib.contextmanager
+def told_while_long(doing: str, *, quiet: bool) -> Iterator[None]:
+    """Say what is being done every so often while the block takes long."""
+    ended = threading.Event()
+    began = time.monotonic()
+
+    def tell() -> None:
+        while not ended.wait(PLAIN_EVERY_S):
+            print(f"{time.monotonic() - began:5.0f} s  {doing}", file=sys.stderr)
+
+    if not quiet:
+        # Only words are lost with it, and what it tells of goes on.
+        start_thread("telling", tell, lambda _: None)
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def _span(seconds: float) -> str:

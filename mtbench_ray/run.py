@@ -17,6 +17,7 @@ from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError
 from mtbench_ray.jobs import evaluations, prepare
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.stage import check_budget
+from mtbench_ray.progress import told_while_long
 from mtbench_ray.redact import secrets_in
 from mtbench_ray.session import Session
 from mtbench_ray.settle import settle
@@ -78,7 +79,8 @@ def _run_jobs(
     with Workspace.open(first.workspace, write=not plan_only, secrets=secrets) as workspace:
         if first.fresh:
             workspace.start_over(command)
-        jobs = prepare(configs, workspace)
+        with told_while_long("checking settings and models", quiet=first.quiet):
+            jobs = prepare(configs, workspace)
         wanted = evaluations(jobs, workspace)
         rows = wanted.rows
         changes = [] if first.fresh else describe_changes(jobs, workspace)

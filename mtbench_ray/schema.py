@@ -381,10 +381,12 @@ class EngineEvent:
     """Something an engine did that the run record and the summary's figures want to know.
 
     Attributes:
-        kind: ``start``, ``swap``, ``restart``, ``failed`` or ``stop``.
+        kind: ``start``, ``swap``, ``restart``, ``failed``, ``stop``, or ``beat``: a sign of life
+            of an engine at work, which no record keeps.
         seconds: How long it took.
         gpu_memory_gb: Memory in use on the engine's cards after it, None without a GPU.
-        detail: Why (a refused swap, the engine's words of a fault).
+        detail: Why (a refused swap, the engine's words of a fault); of a ``beat`` the process.
+        tokens: With ``beat``: so far, of the turns that run now.
     """
 
     kind: str
@@ -394,6 +396,7 @@ class EngineEvent:
     detail: str = ""
     gpu_memory_gb: float | None = None
     created: float = 0.0
+    tokens: int = 0
 
 
 Row = TypeVar("Row")

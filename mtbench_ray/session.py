@@ -34,7 +34,7 @@ from mtbench_ray.overview import overview
 from mtbench_ray.owed import owed_work
 from mtbench_ray.pipeline import Lost, NeverBegan
 from mtbench_ray.plan import Board, Setting, good_turns, setting
-from mtbench_ray.progress import Progress
+from mtbench_ray.progress import Progress, told_while_long
 from mtbench_ray.redact import hidden
 from mtbench_ray.runs import RunRecord
 from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Request, Turn
@@ -143,7 +143,8 @@ class Session:
             )
             actors = work and needs_ray(self.config.engine, self.config.cluster)
             if self.judges.local or shared or actors:
-                self._start_ray()
+                with told_while_long("starting Ray", quiet=self.config.quiet):
+                    self._start_ray()
                 self._check_gpus(work)
             self._introduce(work, requests)
             for index, request in requests:
@@ -243,6 +244,8 @@ class Session:
                 started=row.started, judged=row.created, status=row.status,
             )  # fmt: skip
             self.progress.judgment(row)
+        elif isinstance(event, EngineEvent) and event.kind == "beat":
+            self.progress.beat(event)
         elif isinstance(event, EngineEvent):
             self.record.events.append(event)
             log.debug("engine %s %s: %s %.1f s %s", event.replica, event.model, event.kind,

@@ -17,7 +17,7 @@ LEVELS = {
     "signals": 1, "watchdog": 1, "judging": 5, "session": 5, "owed": 5, "deaths": 1,
     "standings": 5, "progress": 5, "reports": 5,
     "threads": 0, "sockets": 0, "sources": 1, "typed_secrets": 2, "debugging": 1, "overview": 5,
-    "mistakes": 1, "usage": 1, "evaluations": 1,
+    "mistakes": 1, "usage": 1, "evaluations": 1, "demo_size": 3,
     "run": 6, "hydra_launcher": 6, "composing": 6, "cli": 7, "__main__": 8,
 }  # fmt: skip
 LAZY = {"vllm", "torch", "transformers", "openai", "matplotlib", "datasets", "ray", "safetensors"}

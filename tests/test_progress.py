@@ -239,3 +239,33 @@ def test_a_long_start_of_engines_is_said(line, monkeypatch, capsys):
 )
 def test_times_in_words(seconds, words):
     assert _span(seconds) == words
+
+
+def test_tokens_are_counted_while_no_turn_has_ended(monkeypatch):
+    clock = [0.0]
+    shown, log = a_display(monkeypatch, clock)
+    shown._standings.turns_wanted = 4
+    with shown:
+        for second in (10.0, 20.0):
+            clock[0] = second
+            for engine in ("host 1", "host 2"):
+                tokens = int(second) * 4
+                shown.beat(EngineEvent("beat", "m", "0", 0.0, engine, tokens=tokens))
+        line = log.getvalue().splitlines()[-1]
+        assert "turns 0/4  120 tokens so far  6 tok/s" in line, (
+            "one engine's newest and the other's"
+        )
+        assert "starting" not in line
+        # Its tokens are counted with its row, and not twice until the next beat.
+        shown._count_ended(80)
+        assert sum(shown._under_way.values()) == 80
+
+
+def test_what_takes_long_before_the_run_is_told_and_what_does_not_is_not(monkeypatch, capsys):
+    monkeypatch.setattr(module, "PLAIN_EVERY_S", 0.1)
+    for quiet, seconds, lines in ((False, 0.35, 2), (True, 0.35, 0), (False, 0.0, 0)):
+        with module.told_while_long("starting Ray", quiet=quiet):
+            time.sleep(seconds)
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) >= lines if lines else not said
+        assert all(text.endswith("starting Ray") for text in said)

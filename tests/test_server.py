@@ -89,6 +89,12 @@ def test_arguments_of_the_server():
     assert KEY not in text
     on_cpu = server_arguments(spec(), "m", "127.0.0.1", 81)
     assert "--enforce-eager" in on_cpu
+    assert on_cpu[on_cpu.index("--max-num-seqs") + 1] == "16"
+    chosen = server_arguments(spec(args={"max-num-seqs": 3}), "m", "h", 81, dtype="float32")
+    assert " ".join(chosen).endswith("UniProcExecutor")
+    assert chosen.count("--max-num-seqs") == 1
+    assert chosen[chosen.index("--max-num-seqs") + 1] == "3"
+    assert chosen[chosen.index("--dtype") + 1] == "float32"
     assert "--tensor-parallel-size" not in on_cpu
     assert "--max-model-len" not in on_cpu
 
@@ -101,6 +107,7 @@ def test_environment_of_the_server(monkeypatch):
     assert on_cpu["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
     assert on_cpu["VLLM_CPU_KVCACHE_SPACE"] == "2"
     assert on_cpu["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert int(on_cpu["VLLM_REGEX_COMPILATION_TIMEOUT_S"]) > 60
     assert server_environment(spec(on_gpu=True))["OMP_NUM_THREADS"] == "1"
     monkeypatch.setattr(server_process.os, "environ", {"PATH": ""})
     assert "VLLM_CPU_KVCACHE_SPACE" not in server_environment(spec(on_gpu=True))

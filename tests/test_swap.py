@@ -309,6 +309,8 @@ def test_proof_sees_what_a_reload_does_not_tell(
 def test_a_tied_head_that_stays_is_caught_and_a_fresh_engine_answers(
     there_and_back: list[Any], worker: ShardWorker, base: Path, root: Path
 ) -> None:
+    """vLLM packs a copy of a tied head for the types that a CPU multiplies fast, and those are
+    chosen: float32, or bfloat16 with avx512_bf16 or AMX. Only a packed copy can stay."""
     tied = [
         write_variant(base, root / f"tied-{n}", n, layers=4, tie_word_embeddings=True)
         for n in (4, 5)

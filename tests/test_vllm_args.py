@@ -211,3 +211,31 @@ def test_a_start_that_cannot_work_is_not_tried_twice(error: Exception, fatal: bo
     fault = _start_fault(error, Output())
     assert isinstance(fault, EngineFault)
     assert fault.fatal is fatal
+
+
+def test_an_engine_without_a_gpu_is_of_a_cpus_size(gpus: Any) -> None:
+    gpus(0)
+    args = arguments()
+    assert (args["max_num_seqs"], args["block_size"]) == (32, 32)
+    # One process computes: no core waits for a worker in a busy loop.
+    assert args["distributed_executor_backend"].endswith("UniProcExecutor")
+    assert arguments(max_num_seqs=40)["max_num_seqs"] == 40
+    gpus(1)
+    assert arguments()["max_num_seqs"] == 96
+    assert arguments().keys().isdisjoint({"block_size", "distributed_executor_backend"})
+
+
+def test_the_type_of_weights_is_the_cpus_and_on_a_gpu_the_models(
+    gpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MTBENCH_RAY_CPU_FLAGS", "avx2")
+    gpus(0)
+    for settings, name in (
+        ({}, "float32"),
+        ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"args": {"dtype": "half"}}, "auto"),
+        ({"args": {"quantization": "awq"}}, "auto"),
+    ):
+        assert vllm_args.weights_dtype(EngineConfig(**settings), None).name == name
+    gpus(1)
+    assert vllm_args.weights_dtype(EngineConfig(), None).name == "auto"

@@ -417,3 +417,36 @@ def test_a_worker_whose_loop_is_blocked_is_lost(monkeypatch: pytest.MonkeyPatch)
     began = time.monotonic()
     worker.close()
     assert time.monotonic() - began < 5
+
+
+def test_tokens_under_way_are_told_while_no_turn_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mtbench_ray.engines.worker.BEAT_S", 0.05)
+    monkeypatch.setattr(FakeEngine, "under_way", 7)
+    worker = ShardWorker()
+    shard = make_shard([1], fake_seconds_per_token=0.01)
+    together = list(worker.run_together(shard))
+    beats = [o for outputs in together for o in outputs if getattr(o, "kind", "") == "beat"]
+    assert len(beats) >= 3
+    assert {(event.tokens, event.model) for event in beats} == {(7, "fake/model")}  # type: ignore[union-attr]
+    assert "beat" not in events_of(run_shard(shard, worker))
+    worker.close()
+
+
+def test_an_engine_that_hung_is_followed_by_one_that_gets_more_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may only have been slow, and the next one would take as long."""
+    patience = []
+
+    async def start(model: ModelConfig, config: EngineConfig) -> Engine:
+        patience.append(config.stall_s)
+        return FakeEngine(model, config)
+
+    for fault, expected in (("hang_once_on", [0.3, 1.2]), ("die_once_on", [0.3, 0.3])):
+        forget_faults()
+        worker = ShardWorker(start=start)
+        rows = run_shard(make_shard([1], stall_s=0.3, fake_faults={fault: [1]}), worker)
+        worker.close()
+        assert {row.status for row in rows_of(rows).values()} <= {"ok", "truncated"}
+        assert patience == pytest.approx(expected)
+        patience.clear()

@@ -127,6 +127,13 @@ class Engine(Protocol):
     thinking: ThinkingSpec
     gpu_memory_gb: float | None
     """Memory in use on the engine's cards once it was up; None without a GPU."""
+    remark: str
+    """What a user should know of how it was started; mostly empty."""
+
+    @property
+    def under_way(self) -> int:
+        """Tokens so far of the turns that run now; 0 where the engine does not tell."""
+        ...
 
     async def generate(
         self, messages: Sequence[Message], sampling: TurnSampling, request_id: str

@@ -65,6 +65,8 @@ class FakeEngine:
     origin = "fake"
     template_hash = "fake"
     gpu_memory_gb: float | None = None
+    remark = ""
+    under_way = 0
 
     def __init__(self, model: ModelConfig, config: EngineConfig) -> None:
         self._model = model

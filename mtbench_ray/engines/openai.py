@@ -39,6 +39,8 @@ class EndpointEngine:
     origin = "endpoint"
     template_hash = ""
     gpu_memory_gb: float | None = None
+    remark = ""
+    under_way = 0
 
     def __init__(self, model: ModelConfig, config: EngineConfig) -> None:
         self._model = model

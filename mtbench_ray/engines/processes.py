@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass, field
@@ -48,6 +49,15 @@ class Children:
     def lost(self) -> int:
         """How many of those once seen have ended."""
         return sum(not _alive(process) for process in self._known.values())
+
+    def cpu_s(self) -> float:
+        """CPU seconds that those alive now have taken."""
+        spent = 0.0
+        for process in self.look():
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                spent += times.user + times.system
+        return spent
 
     def end(self, patience_s: float = 10.0) -> None:
         """Kill all of them and wait until they are gone, so that their memory is free."""

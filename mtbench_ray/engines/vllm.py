@@ -52,6 +52,7 @@ class VllmEngine:
         self.origin = core.origin
         self.template_hash = template.hash
         self.thinking = template.thinking
+        self.remark = core.remark
         config = core.config
         self.gpu_memory_gb = (
             gpu_memory_gb(config.tensor_parallel * config.pipeline_parallel) if on_gpu() else None
@@ -71,6 +72,11 @@ class VllmEngine:
         template = await chat_template(model, source, config)
         core = await start_core(model, config, source, template.window)
         return cls(core, model, template)
+
+    @property
+    def under_way(self) -> int:
+        """See :class:`~mtbench_ray.engines.base.Engine`."""
+        return sum(self._core.under_way.values())
 
     async def generate(
         self, messages: Sequence[Message], sampling: TurnSampling, request_id: str
@@ -96,6 +102,7 @@ class VllmEngine:
         # An aborted request of the same name may still be in the engine.
         name = f"{request_id}|{next(self._core.requests)}"
         ids, finish = await self._core.watch.guard(self._tokens(rendered.ids, used, name))
+        used["dtype"] = self._core.dtype
         if rendered.merged:
             used["system_merged"] = True
         return Generation(
@@ -233,6 +240,7 @@ class VllmEngine:
                 self._core.watch.beat()
                 if output.outputs:
                     ids.extend(output.outputs[0].token_ids)
+                    self._core.under_way[request_id] = len(ids)
                     finish = output.outputs[0].finish_reason
         except Exception as error:
             if self._core.llm.errored:
@@ -240,4 +248,6 @@ class VllmEngine:
                 self._core.watch.fault(fault)
                 raise fault from error
             raise
+        finally:
+            self._core.under_way.pop(request_id, None)
         return ids, ended_by_model(finish, len(ids))

@@ -10,6 +10,7 @@ from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.checkpoint import Source, adapter_folder, read_json
+from mtbench_ray.engines.cpu import BLOCK, EXECUTOR, SEQUENCES, Dtype, choose_dtype
 from mtbench_ray.engines.proof import WORKER_EXTENSION
 from mtbench_ray.engines.swap import Layout
 from mtbench_ray.engines.window import LARGEST_WINDOW
@@ -18,6 +19,8 @@ from mtbench_ray.sockets import ENGINE_NEEDS, socket_folder
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM takes for max_lora_rank."""
+_SEQUENCES = 96
+"""Conversations at once on a GPU: all of a benchmark of 80 questions."""
 _ADAPTERS = 4
 """Adapters of one base that may run in one batch."""
 
@@ -69,6 +72,23 @@ def set_threads(config: EngineConfig) -> None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
+def sequences(config: EngineConfig) -> int:
+    """Conversations at once in one engine here."""
+    return config.max_num_seqs or (_SEQUENCES if on_gpu() else SEQUENCES)
+
+
+def weights_dtype(config: EngineConfig, layout: Layout | None) -> Dtype:
+    """The type of the weights on this node.
+
+    Args:
+        layout: Of the checkpoint, where its files are here.
+    """
+    if on_gpu() or "dtype" in config.args:
+        return Dtype(config.dtype)
+    quantised = bool(config.quantization or config.args.get("quantization"))
+    return choose_dtype(config.dtype, layout, quantised)
+
+
 def on_gpu() -> bool:
     """Whether vLLM would run on an accelerator here. Makes no CUDA context."""
     from vllm.platforms import current_platform
@@ -103,6 +123,7 @@ def engine_arguments(
             f"engine.pipeline_parallel={config.pipeline_parallel}), this actor has {have}",
             "lower them, or use a machine with more GPUs: an engine stays on one machine",
         )
+    at_once = sequences(config)
     arguments: dict[str, Any] = {
         "model": source.path,
         "revision": source.revision,
@@ -111,7 +132,7 @@ def engine_arguments(
         "pipeline_parallel_size": config.pipeline_parallel,
         "dtype": config.dtype,
         "quantization": config.quantization,
-        "max_num_seqs": config.max_num_seqs,
+        "max_num_seqs": at_once,
         "enforce_eager": not gpu if config.enforce_eager is None else config.enforce_eager,
         "trust_remote_code": config.trust_remote_code,
         "enable_prefix_caching": True,
@@ -131,7 +152,7 @@ def engine_arguments(
         share = _utilisation(config) - (spare_gb / _card_gb() if spare_gb else 0.0)
         arguments["gpu_memory_utilization"] = round(share, 4)
         # Steps beyond the largest captured size take twice as long.
-        arguments["max_cudagraph_capture_size"] = -(-config.max_num_seqs // 8) * 8
+        arguments["max_cudagraph_capture_size"] = -(-at_once // 8) * 8
         if not config.compile and not config.enforce_eager:
             # Nearly all steps decode; on one card a graph of them is as fast as compiled code.
             arguments["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
@@ -139,6 +160,9 @@ def engine_arguments(
         # A prompt that is prefilled in parts discards samples, and for a seeded request vLLM then
         # turns its generator back, which a CPU generator cannot: the engine would die.
         arguments["enable_chunked_prefill"] = False
+        arguments["block_size"] = BLOCK
+        if cards == 1:
+            arguments["distributed_executor_backend"] = EXECUTOR
         arguments["max_num_batched_tokens"] = max(length or 0, LARGEST_WINDOW)
     if config.hot_swap != "off":
         arguments["worker_extension_cls"] = WORKER_EXTENSION

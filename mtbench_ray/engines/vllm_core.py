@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
@@ -21,7 +21,9 @@ from mtbench_ray.engines.vllm_args import (
     check_fits,
     engine_arguments,
     engine_share_gb,
+    on_gpu,
     set_threads,
+    weights_dtype,
 )
 from mtbench_ray.engines.watch import Watch
 from mtbench_ray.errors import EngineFault, UserError
@@ -45,6 +47,9 @@ class Core:
         spare: The memory where the next checkpoint waits for its swap; None: its files are read.
         origin: How the weights came in: ``cold`` or ``swap``.
         ahead: The checkpoint that comes next.
+        dtype: Of the weights, as vLLM has it.
+        remark: What a user should know of how it was started.
+        under_way: Tokens of each request that runs.
     """
 
     llm: Any
@@ -58,6 +63,9 @@ class Core:
     spare: Spare | None
     origin: str = "cold"
     ahead: Ahead | None = None
+    dtype: str = ""
+    remark: str = ""
+    under_way: dict[str, int] = field(default_factory=dict)
     adapters: dict[str, int] = field(default_factory=dict)
     requests: Iterator[int] = field(default_factory=itertools.count)
 
@@ -118,7 +126,7 @@ async def start_core(
     spare: Spare | None = None
     try:
         # The first import of vllm takes seconds.
-        arguments, room = await asyncio.to_thread(_prepare, model, config, source, window)
+        arguments, room, remark = await asyncio.to_thread(_prepare, model, config, source, window)
         # Before the engine's own processes, so that it is none of them.
         if room.place != "files":
             # Without it the files are read when they are needed.
@@ -135,10 +143,12 @@ async def start_core(
         config=config,
         children=children,
         output=Output(),
-        watch=Watch(config.stall_s),
+        watch=Watch(config.stall_s, None if on_gpu() else children.cpu_s),
         window=int(llm.model_config.max_model_len),
         largest_rank=int(arguments.get("max_lora_rank", 0)),
         spare=spare,
+        dtype=str(llm.model_config.dtype).removeprefix("torch."),
+        remark=remark,
     )
 
 
@@ -167,15 +177,20 @@ async def _start(
 
 def _prepare(
     model: ModelConfig, config: EngineConfig, source: Source, window: int | None
-) -> tuple[dict[str, Any], Room]:
-    """Engine arguments, and the room that they leave to the next checkpoint."""
+) -> tuple[dict[str, Any], Room, str]:
+    """Engine arguments, the room that they leave to the next checkpoint, and what to tell."""
     set_threads(config)
     if "numa_bind" not in config.args:  # which binds processes while they are spawned
         forks.serve_vllm()
     share_gb = engine_share_gb(config)
-    check_fits(load_layout(source.folder), config, share_gb)
+    layout = load_layout(source.folder)
+    check_fits(layout, config, share_gb)
+    dtype = weights_dtype(config, layout)
     room = spare_room(model, config, source.folder, share_gb)
-    return engine_arguments(model, config, source, window, room.card_gb), room
+    arguments = engine_arguments(
+        model, replace(config, dtype=dtype.name), source, window, room.card_gb
+    )
+    return arguments, room, dtype.why
 
 
 def _build(arguments: dict[str, Any]) -> Any:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from mtbench_ray.errors import EngineFault
 
 T = TypeVar("T")
+_SLOW = 6
+"""Times ``stall_s`` that an engine may compute without a token."""
+_WORKING = 0.02
+"""Cores that an engine at work takes at least: beside busy processes it may be few."""
 
 
 class Watch:
@@ -17,10 +21,14 @@ class Watch:
 
     Args:
         stall_s: Seconds without any token, while requests run, until the engine counts as hung.
+        computed: CPU seconds that the engine's processes have taken so far. An engine that goes on
+            computing is slow and not hung, until it has been silent for six times as long. None
+            where that says nothing, as on a GPU, beside which a process may spin for ever.
     """
 
-    def __init__(self, stall_s: float) -> None:
+    def __init__(self, stall_s: float, computed: Callable[[], float] | None = None) -> None:
         self._stall_s = stall_s
+        self._computed = computed
         self._last = time.monotonic()
         self._running = 0
         self._fault: asyncio.Future[EngineFault] = asyncio.get_running_loop().create_future()
@@ -63,13 +71,30 @@ class Watch:
         self._task.cancel()
 
     async def _look(self) -> None:
+        sample: float | None = None
+        since, allowed = 0.0, self._stall_s
         while not self._fault.done():
             await asyncio.sleep(min(1.0, self._stall_s / 4))
             silent = time.monotonic() - self._last
-            if self._running and silent > self._stall_s:
-                self.fault(
-                    EngineFault(
-                        f"engine hangs: no token for {silent:.0f} s with {self._running} requests "
-                        "running (engine.stall_s)"
-                    )
+            if not self._running or silent < self._stall_s / 2:
+                sample, allowed = None, self._stall_s
+                continue
+            if sample is None:
+                sample, since = await self._cpu_s(), silent
+            if silent <= allowed:
+                continue
+            if silent < _SLOW * self._stall_s:
+                spent = await self._cpu_s()
+                if spent - sample > _WORKING * (silent - since):
+                    sample, since, allowed = spent, silent, silent + self._stall_s / 2
+                    continue
+            self.fault(
+                EngineFault(
+                    f"engine hangs: no token for {silent:.0f} s with {self._running} requests "
+                    "running (engine.stall_s)",
+                    hung=True,
                 )
+            )
+
+    async def _cpu_s(self) -> float:
+        return await asyncio.to_thread(self._computed) if self._computed else 0.0

@@ -15,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
+import platform
 import queue
 import time
 from collections import Counter
@@ -30,14 +32,19 @@ from mtbench_ray.schema import ANSWERED, EngineEvent, Turn
 from mtbench_ray.threads import start_loop
 
 StartEngine = Callable[[ModelConfig, EngineConfig], Awaitable[Engine]]
-BEAT_S = 20.0
+BEAT_S = 5.0
 """The longest silence of an event loop that works on a shard."""
 _CLOSE_S = 60.0
 """Patience with an engine that is stopped, when its worker ends: more than the engine's own."""
+_FAKE_SEQUENCES = 96
 _COMPANY = 8
 """Suspects run in groups this many times smaller than the one that died."""
 
 
+_PROCESS = f"{platform.node()} {os.getpid()}"
+_PATIENCE = 4.0
+"""Times longer, after an engine that counted as hung, until the next one does: it may only be slow,
+and would take as long again for what was thrown away."""
 _ORIGINS = {"openai": "endpoint", "fake": "fake"}
 
 
@@ -117,6 +124,7 @@ class ShardWorker:
         self._start = start
         self._engine: Engine | None = None
         self._shard: Shard | None = None
+        self._patience = 1.0
         self._outputs: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._lost: EngineFault | None = None
         self._closing = False
@@ -129,15 +137,15 @@ class ShardWorker:
             EngineFault: As :meth:`run_together`.
         """
         for together in self.run_together(shard):
-            yield from together
+            yield from (o for o in together if isinstance(o, Turn) or o.kind != "beat")
 
     def run_together(self, shard: Shard) -> Iterator[list[Output]]:
         """The same, and what is there at the same moment in one list.
 
         A whole batch of conversations may end its turn in one step of the engine, and every yield
-        costs Ray Data tens of milliseconds. An empty list every so often where nothing comes: a
-        worker that says nothing is a dead one. These signs of life come from the event loop that
-        does the work, not from the thread that waits for it here.
+        costs Ray Data tens of milliseconds. Every so often a sign of life where nothing comes, for
+        a worker that says nothing is a dead one: how many tokens are under way, or an empty list.
+        It comes from the event loop that does the work, not from the thread that waits for it here.
 
         Raises:
             EngineFault: The event loop has ended, or gave no sign of life for ``engine.stall_s``.
@@ -162,6 +170,8 @@ class ShardWorker:
                     while together[-1] is not _END:
                         together.append(outputs.get_nowait())
                 rows = [item for item in together if isinstance(item, Turn | EngineEvent)]
+                if _BEAT in together:
+                    rows += self._beat(shard)
                 if rows or _BEAT in together:
                     yield rows
                 if self._lost is not None:
@@ -220,6 +230,13 @@ class ShardWorker:
         finally:
             beating.cancel()
 
+    def _beat(self, shard: Shard) -> list[Output]:
+        tokens = self._engine.under_way if self._engine else 0
+        if not tokens:
+            return []
+        event = self._event("beat", shard, time.monotonic(), _PROCESS, None)
+        return [replace(event, tokens=tokens)]
+
     async def _answer(self, shard: Shard, send: Callable[[Output], None]) -> None:
         """All of a shard, to the last row."""
         ledger = _Ledger(shard, send)
@@ -238,7 +255,7 @@ class ShardWorker:
         """Run rounds until nothing is owed; else why the rest cannot be done."""
         shard = ledger.shard
         deaths: Counter[str] = Counter()
-        company = width = _width(shard.engine)
+        company = 1
         restarts = condemned = 0
         why = ""
         while ledger.owed:
@@ -252,7 +269,7 @@ class ShardWorker:
                 return str(error)
             least = min(deaths[answer_id] for answer_id in ledger.owed)
             group = [unit for key, unit in ledger.owed.items() if deaths[key] == least]
-            limit = (width, company)[least] if least < 2 else 1
+            limit = (_width(shard.engine), company)[least] if least < 2 else 1
             views, apart = await _views(engine, group, shard.engine.kind)
             for answer_id, reason in apart.items():
                 ledger.fail(answer_id, reason, engine.origin)
@@ -261,6 +278,8 @@ class ShardWorker:
             if lost is None:
                 continue
             why = str(lost.fault)
+            if lost.fault.hung:
+                self._patience = _PATIENCE
             await self._stop_engine()
             if lost.fault.fatal:
                 return why
@@ -295,6 +314,8 @@ class ShardWorker:
                 began = time.monotonic()
                 engine = await self._fresh(shard, send, why)
                 kind, detail = ("restart", why) if why else ("start", detail)
+                if engine.remark:
+                    detail = f"{detail}; {engine.remark}" if detail else engine.remark
                 if swap.check:
                     detail = await swap.check(engine)
             # From now on it is stopped like any other; it is the shard's only once it is checked.
@@ -313,7 +334,7 @@ class ShardWorker:
 
     async def _fresh(self, shard: Shard, send: Callable[[Output], None], why: str) -> Engine:
         """Start an engine; once more where the first start failed by a fault that may pass."""
-        tries, config = 2, shard.engine
+        tries, config = 2, replace(shard.engine, stall_s=shard.engine.stall_s * self._patience)
         if shard.next_model is None:
             config = replace(config, next_weights="files")  # no memory is kept for what never comes
         while True:
@@ -416,5 +437,11 @@ async def _round(
 
 
 def _width(config: EngineConfig) -> int:
-    """Conversations at once: what the engine takes."""
-    return config.concurrency if config.kind == "openai" else config.max_num_seqs
+    """Conversations at once: what the engine, which is up, takes."""
+    if config.kind == "openai":
+        return config.concurrency
+    if config.kind == "vllm":
+        from mtbench_ray.engines.vllm_args import sequences
+
+        return sequences(config)
+    return config.max_num_seqs or _FAKE_SEQUENCES

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.config import JudgeConfig
+from mtbench_ray.engines.cpu import CALLS
 from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.judges.server_process import JudgeServer, ServerSpec
 from mtbench_ray.judges.supervise import GRACE_S
@@ -32,10 +33,12 @@ class ServerGroup:
 
     Attributes:
         base_urls: Roots of the servers' APIs, one per replica; set by :meth:`wait_ready`.
+        remarks: What a user should know of how they were started; set likewise.
     """
 
     spec: ServerSpec
     base_urls: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     _actors: list[Any] = field(default_factory=list)
     _starts: list[Any] = field(default_factory=list)
     _moved: set[int] = field(default_factory=set)
@@ -57,10 +60,23 @@ class ServerGroup:
             up = [url for url in urls if url is not None]
             if len(up) == len(urls):
                 self.base_urls = up
+                self._hear_remarks()
                 return
             if time.monotonic() > deadline:
                 raise EngineFault(self._why_late(urls.index(None), timeout))
             self._stopped.wait(POLL_S)
+
+    @property
+    def at_once(self) -> int | None:
+        """Calls that the servers work on together; None where they set no such limit."""
+        return None if self.spec.on_gpu else CALLS * len(self._actors)
+
+    def _hear_remarks(self) -> None:
+        import ray
+
+        with contextlib.suppress(ray.exceptions.RayError):  # it died since: noticed elsewhere
+            said = ray.get([actor.remark.remote() for actor in self._actors], timeout=10.0)
+            self.remarks = sorted({text for text in said if text})
 
     def dead(self) -> dict[int, str]:
         """The last words of the servers that have died, by replica; empty while all run.

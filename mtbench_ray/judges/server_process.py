@@ -21,6 +21,8 @@ from typing import Any
 
 from mtbench_ray.assets import DEMO_MODEL_NAME, demo_model
 from mtbench_ray.config import JudgeConfig
+from mtbench_ray.engines.cpu import BLOCK, CALLS, EXECUTOR, Dtype, choose_dtype
+from mtbench_ray.engines.swap import load_layout
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.supervise import GRACE_S
 from mtbench_ray.sockets import ENGINE_NEEDS, socket_folder
@@ -50,8 +52,14 @@ class ServerSpec:
     model_path: str = ""
 
 
-def server_arguments(spec: ServerSpec, model_path: str, host: str, port: int) -> list[str]:
-    """Command line of the vLLM server, without the key."""
+def server_arguments(
+    spec: ServerSpec, model_path: str, host: str, port: int, dtype: str = "auto"
+) -> list[str]:
+    """Command line of the vLLM server, without the key.
+
+    Args:
+        dtype: Of the weights, where the judge's own arguments do not say.
+    """
     judge = spec.judge
     flags: dict[str, Any] = {
         "model": model_path,
@@ -67,9 +75,17 @@ def server_arguments(spec: ServerSpec, model_path: str, host: str, port: int) ->
         flags["tensor_parallel_size"] = judge.tensor_parallel
         flags["gpu_memory_utilization"] = judge.gpu_memory_utilization
     else:
-        flags["enforce_eager"] = True
+        flags |= {
+            "dtype": dtype,
+            "enforce_eager": True,
+            "max_num_seqs": CALLS,
+            "block_size": BLOCK,
+            "distributed_executor_backend": EXECUTOR,
+        }
     arguments = []
-    for name, value in {**flags, **judge.args}.items():
+    # As typed: with underscores or with dashes.
+    given = {name.replace("-", "_"): value for name, value in judge.args.items()}
+    for name, value in {**flags, **given}.items():
         flag = name.replace("_", "-")
         if value is None:
             continue
@@ -99,6 +115,9 @@ def server_environment(spec: ServerSpec) -> dict[str, str]:
         env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         # Threads that spin while they wait bring a second engine on the same cores to a halt.
         env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        # The pattern of a constrained reply takes vLLM a second, and more than its five on a busy
+        # machine: calls would fail for it.
+        env.setdefault("VLLM_REGEX_COMPILATION_TIMEOUT_S", "120")
         env["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, round(spec.cpu_kv_cache_gb)))
     return env
 
@@ -115,6 +134,7 @@ class JudgeServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 0
         self._log: Path | None = None
+        self._remark = ""
 
     def start(self) -> str:
         """Start the server, or start it again where it died, if possible on the same port.
@@ -136,10 +156,23 @@ class JudgeServer:
         path = str(demo_model()) if judge.model == DEMO_MODEL_NAME else named
         host = self._host()
         self._port = free_port(host, self._port)
-        command = server_arguments(self._spec, path, host, self._port)
+        dtype = self._dtype(path)
+        self._remark = dtype.why
+        command = server_arguments(self._spec, path, host, self._port, dtype.name)
         self._launch(command, server_environment(self._spec))
         address = f"[{host}]" if ":" in host else host
         return f"http://{address}:{self._port}/v1"
+
+    def remark(self) -> str:
+        """What a user should know of how it was started; mostly empty."""
+        return self._remark
+
+    def _dtype(self, path: str) -> Dtype:
+        args = self._spec.judge.args
+        if self._spec.on_gpu or "dtype" in args:
+            return Dtype(str(args.get("dtype", "auto")))
+        layout = load_layout(Path(path)) if Path(path).is_dir() else None
+        return choose_dtype("auto", layout, bool(args.get("quantization")))
 
     def fault(self) -> str | None:
         """The last words of a server that has ended; None while it runs."""

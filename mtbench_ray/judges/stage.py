@@ -90,6 +90,7 @@ class JudgeStage:
         self._workers: list[asyncio.Task[None]] = []
         self._ending: asyncio.Task[None] | None = None
         self._active = 0
+        self._at_once = judge.concurrency
         self._halted = False
         self._owed: set[str] = set()
         # Reentrant, since a signal handler may call stop() while the main thread is in submit().
@@ -97,16 +98,18 @@ class JudgeStage:
 
     # From any thread ----------------------------------------------------------------------
 
-    def begin(self, base_urls: Sequence[str] | None = None) -> None:
+    def begin(self, base_urls: Sequence[str] | None = None, at_once: int | None = None) -> None:
         """Start calling; until then requests only queue up.
 
         Args:
             base_urls: Replicas of the judge, instead of ``judge.base_url``.
+            at_once: Calls in flight at most, where that is less than ``judge.concurrency``.
 
         Raises:
             UserError: The limiter that the settings ask for cannot be had.
         """
         self._base_urls = base_urls or self._base_urls
+        self._at_once = min(self.judge.concurrency, at_once or self.judge.concurrency)
         self._call(self._begin()).result()
 
     def submit(self, request: Request) -> bool:
@@ -216,7 +219,7 @@ class JudgeStage:
             count=self._count_tokens,
             shorten=self._shorten,
         )
-        self._workers = [asyncio.create_task(self._work(asker)) for _ in range(judge.concurrency)]
+        self._workers = [asyncio.create_task(self._work(asker)) for _ in range(self._at_once)]
 
     async def _work(self, asker: Asker) -> None:
         while True:
