@@ -146,6 +146,12 @@ def test_a_judge_is_read_outside_its_own_thinking_alone(cli):
     assert cli("model=org/m", "limit=1", "judge.model=other", *tags) == 0
     assert cli.summary["results"][-1]["average"]["mean"] == 3
 
+    # other tags: the stored replies are read again, and no call is made
+    before = len(cli.stub.seen.bodies)
+    assert cli("model=org/m", "limit=1") == 0
+    assert 9 in [row["average"]["mean"] for row in cli.summary["results"]]
+    assert len(cli.stub.seen.bodies) == before
+
 
 def test_a_local_judge_is_known_by_what_its_folder_holds(questions, tmp_path):
     judge = tmp_path / "judge"
