@@ -35,7 +35,7 @@ _SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
 tokens has in six of its layers."""
 START_STEPS = 300.0
 """Steps' time until the engines are up, and from the last verdict to the end."""
-QUESTION_STEPS = 22.0
+QUESTION_STEPS = 27.0
 """Steps' time for the two turns of a question and their two verdicts."""
 
 

@@ -89,7 +89,7 @@ def test_arguments_of_the_server():
     assert KEY not in text
     on_cpu = server_arguments(spec(), "m", "127.0.0.1", 81)
     assert "--enforce-eager" in on_cpu
-    assert on_cpu[on_cpu.index("--max-num-seqs") + 1] == "16"
+    assert on_cpu[on_cpu.index("--max-num-seqs") + 1] == "8"
     chosen = server_arguments(spec(args={"max-num-seqs": 3}), "m", "h", 81, dtype="float32")
     assert " ".join(chosen).endswith("UniProcExecutor")
     assert chosen.count("--max-num-seqs") == 1
