@@ -302,7 +302,8 @@ class EngineConfig(EndpointConfig):
     cpu_kv_cache_gb: float = 2.0
     """Key-value cache of an engine without a GPU."""
     cpu_threads: int | None = None
-    """Threads of an engine without a GPU; null: all cores over the engines there."""
+    """Threads of an engine without a GPU; null: all cores over the engines there, at
+    least two."""
     fake_seconds_per_token: float = 0.0
     """``engine=fake``: time per token of a turn."""
     fake_faults: dict[str, Any] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from mtbench_ray.cluster import fits, gpus_by_node, require_gpus
 from mtbench_ray.config import JudgeConfig, RunConfig
 from mtbench_ray.endpoint.asking import verdict_pattern
 from mtbench_ray.endpoint.served import ServedModels
+from mtbench_ray.engines.cpu import thread_share
 from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.judges.base import Reading
 from mtbench_ray.judges.stage import Budget, JudgeStage
@@ -189,7 +190,7 @@ class Judges:
     def cpu_share(self, replicas: int) -> int:
         """Cores over the engines and judge servers that run at the same time on one node."""
         servers = sum(judge.config.replicas for judge in self._local() if self._together(judge))
-        return max(1, (os.cpu_count() or 1) // max(1, replicas + servers))
+        return thread_share(os.cpu_count() or 1, replicas + servers)
 
     def gpus_beside(self) -> list[int]:
         """GPUs of each judge server that runs while engines run."""

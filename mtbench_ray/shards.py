@@ -57,8 +57,7 @@ def with_shares(work: Sequence[Work], replicas: int, threads: int) -> list[Work]
 
     Args:
         replicas: Engines in all: they may be on one machine, and share its memory.
-        threads: Cores for each where there is no GPU. Threads of two engines on one core wait for
-            each other in busy loops: both then crawl.
+        threads: For each where there is no GPU.
     """
     return [
         replace(

@@ -86,6 +86,13 @@ def test_a_local_judge_chooses_as_an_engine_does(monkeypatch, tmp_path, args, on
     assert JudgeServer(spec)._dtype(str(tmp_path / "none")).name == name
 
 
+@pytest.mark.parametrize(
+    ("cores", "engines", "threads"), [(1, 2, 1), (2, 1, 2), (2, 2, 2), (4, 2, 2), (64, 3, 21)]
+)
+def test_engines_share_cores_and_have_two_where_there_are_two(cores, engines, threads):
+    assert cpu.thread_share(cores, engines) == threads
+
+
 # Patience -------------------------------------------------------------------------------------
 
 

@@ -35,6 +35,16 @@ BLOCK = 32
 most of a first turn is computed again for the second one."""
 
 
+def thread_share(cores: int, engines: int) -> int:
+    """Threads of each of some engines on the cores of one machine.
+
+    Two at least, where there are two cores: the first and the last of a run is done by one engine
+    alone, which would leave a core idle, and beside other busy programs threads are what a core's
+    time is shared by. Threads that wait do so asleep, so that two engines may share a core.
+    """
+    return max(min(2, cores), cores // max(1, engines))
+
+
 def flags() -> frozenset[str]:
     """What this machine's CPU can do, in the names of Linux; empty where it does not say."""
     if FLAGS_ENV in os.environ:

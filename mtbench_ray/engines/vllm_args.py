@@ -10,7 +10,7 @@ from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.checkpoint import Source, adapter_folder, read_json
-from mtbench_ray.engines.cpu import BLOCK, EXECUTOR, SEQUENCES, Dtype, choose_dtype
+from mtbench_ray.engines.cpu import BLOCK, EXECUTOR, SEQUENCES, Dtype, choose_dtype, thread_share
 from mtbench_ray.engines.proof import WORKER_EXTENSION
 from mtbench_ray.engines.swap import Layout
 from mtbench_ray.engines.window import LARGEST_WINDOW
@@ -68,7 +68,7 @@ def set_threads(config: EngineConfig) -> None:
     """
     if not on_gpu():
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        threads = config.cpu_threads or max(1, (cores or 1) // (config.replicas or 1))
+        threads = config.cpu_threads or thread_share(cores or 1, config.replicas or 1)
         os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
