@@ -156,6 +156,7 @@ def test_a_judge_is_read_outside_its_own_thinking_alone(cli):
 def test_a_local_judge_is_known_by_what_its_folder_holds(questions, tmp_path):
     judge = tmp_path / "judge"
     judge.mkdir()
+    (judge / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")  # no tensor in it
 
     def settings(model):
         config = RunConfig(

@@ -137,9 +137,9 @@ def test_a_run_says_first_what_it_is(line, stub, tmp_path, capsys):
     }
     assert [text.split(None, 1) for text in said[:7]] == [list(pair) for pair in expected.items()]
     assert main([*line, "model.thinking=off", "judge.samples=2", "quiet=true", "limit=2"]) == 0
-    assert "pending" not in capsys.readouterr().err
+    assert "benchmark  " not in capsys.readouterr().err
     assert main([*line, "model.thinking=off", "judge.samples=2", "limit=2"]) == 0
-    assert "pending" not in capsys.readouterr().err, "nothing is pending: nothing is said"
+    assert "benchmark  " not in capsys.readouterr().err, "nothing is pending: nothing is said"
 
 
 def test_debug_tells_every_request_and_retry_without_the_key(line, stub, capsys, monkeypatch):

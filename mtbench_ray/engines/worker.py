@@ -36,11 +36,11 @@ BEAT_S = 5.0
 """The longest silence of an event loop that works on a shard."""
 _CLOSE_S = 60.0
 """Patience with an engine that is stopped, when its worker ends: more than the engine's own."""
-_FAKE_SEQUENCES = 96
 _COMPANY = 8
 """Suspects run in groups this many times smaller than the one that died."""
 
 
+_FAKE_SEQUENCES = 96
 _PROCESS = f"{platform.node()} {os.getpid()}"
 _PATIENCE = 4.0
 """Times longer, after an engine that counted as hung, until the next one does: it may only be slow,
@@ -143,9 +143,9 @@ class ShardWorker:
         """The same, and what is there at the same moment in one list.
 
         A whole batch of conversations may end its turn in one step of the engine, and every yield
-        costs Ray Data tens of milliseconds. Every so often a sign of life where nothing comes, for
-        a worker that says nothing is a dead one: how many tokens are under way, or an empty list.
-        It comes from the event loop that does the work, not from the thread that waits for it here.
+        costs Ray Data tens of milliseconds. Every so often how many tokens are under way, or an
+        empty list: a worker that says nothing is a dead one. These signs of life come from the
+        event loop that does the work, not from the thread that waits for it here.
 
         Raises:
             EngineFault: The event loop has ended, or gave no sign of life for ``engine.stall_s``.
@@ -170,8 +170,6 @@ class ShardWorker:
                     while together[-1] is not _END:
                         together.append(outputs.get_nowait())
                 rows = [item for item in together if isinstance(item, Turn | EngineEvent)]
-                if _BEAT in together:
-                    rows += self._beat(shard)
                 if rows or _BEAT in together:
                     yield rows
                 if self._lost is not None:
@@ -222,7 +220,7 @@ class ShardWorker:
         async def beat() -> None:
             while True:
                 await asyncio.sleep(beat_s)
-                outputs.put(_BEAT)
+                outputs.put(self._beat(shard))
 
         beating = asyncio.create_task(beat())
         try:
@@ -230,12 +228,11 @@ class ShardWorker:
         finally:
             beating.cancel()
 
-    def _beat(self, shard: Shard) -> list[Output]:
+    def _beat(self, shard: Shard) -> _Item:
         tokens = self._engine.under_way if self._engine else 0
         if not tokens:
-            return []
-        event = self._event("beat", shard, time.monotonic(), _PROCESS, None)
-        return [replace(event, tokens=tokens)]
+            return _BEAT
+        return replace(self._event("beat", shard, time.monotonic(), _PROCESS, None), tokens=tokens)
 
     async def _answer(self, shard: Shard, send: Callable[[Output], None]) -> None:
         """All of a shard, to the last row."""

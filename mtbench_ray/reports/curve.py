@@ -102,13 +102,9 @@ def report(
             for name in dict.fromkeys(workspaces)
         ]
         found, without = collect(opened, options)
-        rated = {point.model for point in found}
-        unrated = [
-            row.model
-            for one in opened
-            for row in current(one)
-            if step_of(row.model) is not None and row.model not in rated
-        ]
+        rows = [row for one in opened for row in current(one)]
+        rated = {row.model for row in rows if row.mode == "single" and row.judge}
+        unrated = [row.model for row in rows if row.model not in rated and step_of(row.model)]
     for name in without:
         print(f"left out, its name has no step: {label(name)}")
     for name in dict.fromkeys(unrated):
@@ -163,7 +159,7 @@ def collect(
             judge = named(row.judge, said, judge=True)
             points += _points(workspace, replace(row, judge=judge), step, line, options)
     # Of two evaluations of one checkpoint that ask other questions the larger one is its point.
-    largest: dict[tuple[str, str, float, str, str], Point] = {}
+    largest: dict[tuple[str, str, int | float, str, str], Point] = {}
     for point in points:
         key = (point.line, point.judge, point.step, point.model, point.category)
         if key not in largest or point.planned >= largest[key].planned:
