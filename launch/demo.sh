@@ -22,6 +22,6 @@ settings=("sampling.max_tokens=$max_tokens")
 case " $*" in *" judge="*) ;; *) settings=(judge=local "${settings[@]}") ;; esac
 case " $*" in *" model="*) ;; *) settings=(model=smollm2-135m "${settings[@]}") ;; esac
 # How many questions this machine answers in five minutes; nothing where you choose them.
-read -ra sized <<<"$("$root/.venv/bin/python" -P -m mtbench_ray.demo_size "$@" || true)"
+read -ra sized <<<"$("$root/.venv/bin/python" -P -m mtbench_ray.run.demo_size "$@" || true)"
 # -P: a folder named mtbench_ray in the working directory must not be run instead.
 exec "$root/.venv/bin/python" -P -m mtbench_ray "${settings[@]}" "${sized[@]}" "$@"

@@ -8,9 +8,9 @@ from typing import NoReturn
 
 
 def main() -> None:
-    """Entry point of the command; exits with the code of :func:`mtbench_ray.cli.main`."""
+    """Entry point of the command; exits with the code of :func:`mtbench_ray.cli.main.main`."""
     try:
-        from mtbench_ray.cli import main as run
+        from mtbench_ray.cli.main import main as run
     except KeyboardInterrupt:  # a signal while Python is still importing
         _leave(130)
     for stream in (sys.stdout, sys.stderr):

@@ -4,8 +4,8 @@ A *science* setting changes a result: it is hashed into content ids and stored b
 Every other setting is an *operations* setting (how fast, where, how shown) and may change between
 attempts at the same work. :func:`science` gives the first kind.
 
-Nothing here imports Hydra or OmegaConf: :mod:`mtbench_ray.composing` turns a composed config into
-these classes, and plain instances of them travel to actors.
+Nothing here imports Hydra or OmegaConf: :mod:`mtbench_ray.cli.hydra_app` turns a composed config
+into these classes, and plain instances of them travel to actors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from mtbench_ray.redact import without_secrets
+from mtbench_ray.system.redact import without_secrets
 
 DEMO_MODEL = "smollm2-135m"
 """Name of the embedded model, as ``model=`` and as ``judge.model=`` of the local judge."""

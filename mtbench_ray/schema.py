@@ -255,7 +255,7 @@ class Evaluation:
     """What one row of the table stands for: a model's answers to a set of questions under a grader.
 
     Stored in the run record, so that a report can be made later from the workspace alone. What it
-    is made of, and what is part of what, is in :mod:`mtbench_ray.evaluations`.
+    is made of, and what is part of what, is in :mod:`mtbench_ray.planning.evaluations`.
 
     Attributes:
         answers: The model's wanted answers.
@@ -272,7 +272,7 @@ class Evaluation:
         prompts: The judge prompts: their name, and the hash of the file where it is a user's own.
         references: Hash of the reference answers that a judge may be shown; empty for none.
         selection: How the questions were chosen, in words for the eye; empty for all.
-        evaluation_id: See :func:`mtbench_ray.evaluations.identified`.
+        evaluation_id: See :func:`mtbench_ray.planning.evaluations.identified`.
     """
 
     answers: AnswerSet

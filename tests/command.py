@@ -2,7 +2,7 @@
 
 import json
 
-from mtbench_ray.cli import main
+from mtbench_ray.cli.main import main
 
 
 class Cli:

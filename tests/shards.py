@@ -7,7 +7,7 @@ from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import Output, Shard, ShardUnit
-from mtbench_ray.engines.worker import ShardWorker
+from mtbench_ray.generate.worker import ShardWorker
 from mtbench_ray.schema import EngineEvent, Question, Turn
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mtbench_ray import assets
+from mtbench_ray.benchmarks import assets
 from mtbench_ray.errors import UserError
 
 

@@ -6,7 +6,7 @@ import pytest
 from crash import settings
 from stub_server import StubServer
 
-from mtbench_ray.cli import main
+from mtbench_ray.cli.main import main
 
 
 @pytest.fixture

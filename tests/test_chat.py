@@ -14,16 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mtbench_ray.config import ModelConfig
-from mtbench_ray.engines.base import ThinkingSpec
-from mtbench_ray.engines.chat import (
+from mtbench_ray.errors import UserError
+from mtbench_ray.models.chat_template import SHIPPED, ChatTemplate, load_template
+from mtbench_ray.models.messages import (
     build_messages,
     merge_system,
     split_thinking,
     thinking_compliance,
     thinking_spec,
 )
-from mtbench_ray.engines.template import SHIPPED, ChatTemplate, load_template
-from mtbench_ray.errors import UserError
+from mtbench_ray.models.thinking import ThinkingSpec
 from mtbench_ray.schema import Message, Question, Turn
 
 ON = ThinkingSpec(split=True, required=True)

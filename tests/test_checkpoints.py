@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from mtbench_ray.checkpoints import find, run_of, step_of
 from mtbench_ray.config import ModelConfig
 from mtbench_ray.errors import UserError
+from mtbench_ray.models.discovery import find, run_of, step_of
 
 
 @pytest.fixture

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from stub_server import StubServer
 
 from mtbench_ray.config import EndpointConfig, JudgeConfig
-from mtbench_ray.endpoint.budget import Budget, check_budget
+from mtbench_ray.endpoint.api_errors import Fault, http_fault, requested_wait
 from mtbench_ray.endpoint.client import EndpointClient
-from mtbench_ray.endpoint.faults import Fault, http_fault, requested_wait
 from mtbench_ray.endpoint.keys import display_host, fingerprint, resolve_key, scrub
-from mtbench_ray.endpoint.limiter import Limiter
-from mtbench_ray.endpoint.params import Dialect
+from mtbench_ray.endpoint.rate_limit import Limiter
 from mtbench_ray.endpoint.reply import read_reply
+from mtbench_ray.endpoint.request_adapter import Dialect
 from mtbench_ray.endpoint.tokens import cost, estimate_tokens
 from mtbench_ray.errors import EndpointStopped, UserError
-from mtbench_ray.journal import well_formed
+from mtbench_ray.judges.budget import Budget, check_budget
 from mtbench_ray.schema import Message
+from mtbench_ray.workspace.journal import well_formed
 
 KEY = "sk-test-0123456789abcdef"
 BACKOFF_S = 0.01

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mtbench_ray import cluster
-from mtbench_ray.cluster import count_replicas, fits, require_gpus
 from mtbench_ray.config import ClusterConfig, EngineConfig
 from mtbench_ray.errors import UserError
+from mtbench_ray.generate import cluster
+from mtbench_ray.generate.cluster import count_replicas, fits, require_gpus
 
 
 @pytest.mark.parametrize(

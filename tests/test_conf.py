@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from mtbench_ray import __version__
-from mtbench_ray.cli import main
-from mtbench_ray.composing import conf_dir, presets
-from mtbench_ray.overrides import read
-from mtbench_ray.usage import HELP, USAGE
+from mtbench_ray.cli.help import HELP, USAGE
+from mtbench_ray.cli.hydra_app import conf_dir, presets
+from mtbench_ray.cli.main import main
+from mtbench_ray.cli.overrides import read
 
 ROOT = Path(__file__).resolve().parents[1]
 CHOICES = [
@@ -208,7 +208,7 @@ def test_a_wheel_runs_from_anywhere(tmp_path):
     done = subprocess.run(
         [sys.executable, "-P", "-c",
          "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
-         "import mtbench_ray.cli as cli; print(cli.__file__)\n"
+         "import mtbench_ray.cli.main as cli; print(cli.__file__)\n"
          "sys.exit(cli.main(sys.argv[1:]))",
          str(site), "model=any/name", "judge=none", "engine=fake", "limit=2", "workspace=w"],
         capture_output=True,
@@ -221,5 +221,5 @@ def test_a_wheel_runs_from_anywhere(tmp_path):
     shipped = {path.relative_to(conf_dir()) for path in conf_dir().rglob("*.yaml")}
     installed = site / "mtbench_ray" / "conf"
     assert {path.relative_to(installed) for path in installed.rglob("*.yaml")} == shipped
-    templates = {path.name for path in (ROOT / "mtbench_ray/engines/templates").iterdir()}
-    assert {p.name for p in (site / "mtbench_ray/engines/templates").iterdir()} == templates
+    templates = {path.name for path in (ROOT / "mtbench_ray/models/templates").iterdir()}
+    assert {p.name for p in (site / "mtbench_ray/models/templates").iterdir()} == templates

@@ -10,12 +10,13 @@ import pytest
 from shards import make_shard, question, rows_of, run_shard
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
-from mtbench_ray.engines.base import Engine, Generation, ThinkingSpec, TurnSampling
-from mtbench_ray.engines.chat import thinking_spec
-from mtbench_ray.engines.conversation import converse
+from mtbench_ray.engines.base import Engine, Generation
 from mtbench_ray.engines.fake import FakeEngine
-from mtbench_ray.engines.sampling import turn_sampling
 from mtbench_ray.errors import EngineFault
+from mtbench_ray.generate.conversation import converse
+from mtbench_ray.models.messages import thinking_spec
+from mtbench_ray.models.sampling import TurnSampling, turn_sampling
+from mtbench_ray.models.thinking import ThinkingSpec
 from mtbench_ray.schema import Message, Turn
 
 

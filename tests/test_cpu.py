@@ -13,10 +13,10 @@ from mtbench_ray.config import JudgeConfig
 from mtbench_ray.engines import cpu
 from mtbench_ray.engines.cpu import Dtype, choose_dtype
 from mtbench_ray.engines.processes import Children
-from mtbench_ray.engines.swap import Layout
 from mtbench_ray.engines.watch import Watch
 from mtbench_ray.errors import EngineFault
-from mtbench_ray.judges.server_process import JudgeServer, ServerSpec
+from mtbench_ray.judges.local_server.process import JudgeServer, ServerSpec
+from mtbench_ray.models.layout import Layout
 
 AVX2 = "fma avx f16c avx2"
 AVX512 = "fma avx2 avx512f avx512_vnni"

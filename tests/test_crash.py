@@ -13,7 +13,7 @@ from conftest import QUESTIONS
 from crash import CONCURRENCY, ROOT, Run, drill, rows, settings, until
 from stub_server import StubServer
 
-from mtbench_ray.cli import main
+from mtbench_ray.cli.main import main
 
 WANTED = len(QUESTIONS) * 4 * 2
 """Turns, and judgments, of the runs here."""
@@ -99,7 +99,7 @@ def test_a_signal_during_set_up_ends_it_cleanly(moment, questions, tmp_path):
 
 
 PROBE = """
-import mtbench_ray.__main__ as entry, mtbench_ray.cli as cli
+import mtbench_ray.__main__ as entry, mtbench_ray.cli.main as cli
 def run(argv):
     try:
         exec("raise KeyboardInterrupt")

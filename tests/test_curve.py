@@ -10,9 +10,9 @@ import pytest
 from stub_server import StubServer
 from verdict_rows import evaluation, verdict
 
-from mtbench_ray.checkpoints import run_of
-from mtbench_ray.cli import main
+from mtbench_ray.cli.main import main
 from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.models.discovery import run_of
 from mtbench_ray.reports import plots
 from mtbench_ray.reports.compare import compare
 from mtbench_ray.reports.curve import Point, short_names, to_csv

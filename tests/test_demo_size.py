@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from mtbench_ray import demo_size
-from mtbench_ray.demo_size import QUESTION_STEPS, START_STEPS, Size, choose, settings
+from mtbench_ray.run import demo_size
+from mtbench_ray.run.demo_size import QUESTION_STEPS, START_STEPS, Size, choose, settings
 
 
 def test_a_fast_machine_takes_all_questions(tmp_path, monkeypatch):

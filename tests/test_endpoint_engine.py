@@ -14,7 +14,7 @@ from stub_server import StubServer, completion
 
 from mtbench_ray.config import ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import Shard
-from mtbench_ray.pipeline import _stream_here
+from mtbench_ray.generate.ray_stream import _stream_here
 from mtbench_ray.schema import Turn
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from verdict_rows import evaluation
 
 from mtbench_ray.config import JudgeConfig, SamplingConfig, science
-from mtbench_ray.evaluations import apart, identified, joined, named, told_apart, wanted
+from mtbench_ray.planning.evaluations import apart, identified, joined, named, told_apart, wanted
 from mtbench_ray.schema import AnswerSet, canonical
 
 

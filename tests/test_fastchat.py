@@ -18,12 +18,12 @@ from mtbench_ray.fastchat import dedupe, export_fastchat, import_fastchat, impor
 from mtbench_ray.fastchat.answers import short_id
 from mtbench_ray.fastchat.counting import concerns
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.judges.modes import get_mode
 from mtbench_ray.judges.pairwise import PairTally, tally
-from mtbench_ray.names import safe_name
-from mtbench_ray.plan import outcomes, setting
+from mtbench_ray.judges.registry import get_mode
+from mtbench_ray.planning.plan import outcomes, setting
 from mtbench_ray.schema import AnswerSet, Evaluation, Judgment, Question, Score, Turn, Unit
-from mtbench_ray.store import Workspace
+from mtbench_ray.workspace.filenames import safe_name
+from mtbench_ray.workspace.workspace import Workspace
 
 SHARED = Path(__file__).parents[2] / "shared"
 FIXTURES = ["korean_pair", "orpo_duplicates", "phi3_dpo", "wgm_errors"]

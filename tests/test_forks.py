@@ -109,7 +109,7 @@ def test_start_that_is_given_up_does_not_wait_for_the_servers_imports(tmp_path: 
     (tmp_path / "hidden.py").write_text("import time; time.sleep(50)")
     body = """
     import asyncio, types
-    from mtbench_ray.engines import vllm_core
+    from mtbench_ray.engines.vllm.engine import core as vllm_core
     from mtbench_ray.engines.processes import Children
     vllm_core._ABANDON_S = 1.0
     def build():

@@ -16,9 +16,9 @@ from checkpoints import write_checkpoint
 from safetensors.numpy import save_file
 
 from mtbench_ray.config import EngineConfig, JudgeConfig, ModelConfig, SamplingConfig
-from mtbench_ray.engines import checkpoint
-from mtbench_ray.engines.identity import answer_id, check_local_judge, check_prompts, fingerprint
 from mtbench_ray.errors import UserError
+from mtbench_ray.models import checkpoint
+from mtbench_ray.models.fingerprint import answer_id, check_local_judge, check_prompts, fingerprint
 from mtbench_ray.schema import Message, Question
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mtbench_ray.errors import UserError
-from mtbench_ray.journal import Journal, read, replacing, well_formed
+from mtbench_ray.workspace.journal import Journal, read, replacing, well_formed
 
 ROWS = [{"n": 1, "text": "plain"}, {"n": 2, "text": "\ud835 \u2028\x00"}, {"n": 3, "text": "é"}]
 
@@ -236,7 +236,7 @@ def test_rows_of_a_killed_writer_are_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     code = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from mtbench_ray.journal import Journal\n"
+        "from mtbench_ray.workspace.journal import Journal\n"
         "journal = Journal(Path(sys.argv[1])); journal.append('{\"n\": 1}')\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -5,9 +5,9 @@ import http.client
 import pytest
 from stub_server import StubServer
 
-from mtbench_ray import judging
-from mtbench_ray.cli import main
-from mtbench_ray.session import Session
+from mtbench_ray.cli.main import main
+from mtbench_ray.run import judge_pool as judging
+from mtbench_ray.run.session import Session
 
 
 class Group:
@@ -38,7 +38,7 @@ def run(questions, tmp_path, capsys, monkeypatch):
             run.started.append(judge.model)
             return Group(stub.url, run.error)
 
-        monkeypatch.setattr("mtbench_ray.judges.server.start_servers", start)
+        monkeypatch.setattr("mtbench_ray.judges.local_server.server.start_servers", start)
 
         def run(*more):
             code = main([

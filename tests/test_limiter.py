@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from stub_server import busiest_window
 
 from mtbench_ray.config import JudgeConfig
-from mtbench_ray.endpoint import limiter as limiter_module
-from mtbench_ray.endpoint.cluster import NAMESPACE, ClusterLimiter
-from mtbench_ray.endpoint.limiter import Limiter
+from mtbench_ray.endpoint import rate_limit as limiter_module
+from mtbench_ray.endpoint.rate_limit import Limiter
+from mtbench_ray.endpoint.shared_limit import NAMESPACE, ClusterLimiter
 
 # A minute of the limiter is made short, so that several windows pass in a second.
 WINDOW_S = 0.3

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from mtbench_ray.errors import UserError
-from mtbench_ray.lock import WorkspaceLock
+from mtbench_ray.workspace.lock import WorkspaceLock
 
 HOLD = (
-    "import sys, time; from pathlib import Path; from mtbench_ray.lock import WorkspaceLock\n"
+    "import sys, time; from pathlib import Path\n"
+    "from mtbench_ray.workspace.lock import WorkspaceLock\n"
     "lock = WorkspaceLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(120)"
 )
 

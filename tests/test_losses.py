@@ -5,13 +5,13 @@ import time
 import pytest
 from shards import question
 
-from mtbench_ray import deaths
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import Shard, ShardUnit
 from mtbench_ray.errors import EngineFault
-from mtbench_ray.losses import Losses
-from mtbench_ray.pipeline import Lost
-from mtbench_ray.shards import Work, make_shards, shard_from_json, shard_to_json
+from mtbench_ray.generate import actor_failures as deaths
+from mtbench_ray.generate.crash_retry import Losses
+from mtbench_ray.generate.ray_stream import Lost
+from mtbench_ray.generate.shards import Work, make_shards, shard_from_json, shard_to_json
 
 
 def work(count, model="m", **engine):

@@ -10,16 +10,16 @@ from stub_server import StubServer
 from test_tables import FULL, summary
 from verdicts import prompt_file
 
-from mtbench_ray.cli import main
+from mtbench_ray.cli.main import main
 from mtbench_ray.config import EngineConfig, JudgeConfig, ModelConfig
 from mtbench_ray.endpoint.keys import resolve_key
-from mtbench_ray.engines import identity
 from mtbench_ray.errors import UserError
-from mtbench_ray.evaluations import judge_of
-from mtbench_ray.journal import read
 from mtbench_ray.judges.prompts import builtin_prompts, load_prompts
+from mtbench_ray.models import fingerprint as identity
+from mtbench_ray.planning.evaluations import judge_of
 from mtbench_ray.reports.tables import escaped, render
 from mtbench_ray.schema import AnswerSet, Evaluation
+from mtbench_ray.workspace.journal import read
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_closed_pipe_ends_a_plan_without_a_word(monkeypatch, questions, capsys
     def closed(*_, **__):
         raise BrokenPipeError
 
-    monkeypatch.setattr("mtbench_ray.reports.estimate.print", closed, raising=False)
+    monkeypatch.setattr("mtbench_ray.planning.estimate.print", closed, raising=False)
     line = ["plan", "model=a/b", "judge=none", "engine=fake", f"question_path={questions}"]
     assert main(line) == 0
     assert "BrokenPipe" not in capsys.readouterr().err
@@ -108,7 +108,7 @@ def test_a_plan_needs_no_transformers(monkeypatch, tmp_path):
     monkeypatch.setattr(identity, "find_spec", lambda _: None)
     (note,) = identity.check_prompts(ModelConfig(path=str(tmp_path)), EngineConfig())
     assert "transformers is not installed" in note
-    from mtbench_ray.engines.template import load_template
+    from mtbench_ray.models.chat_template import load_template
 
     with pytest.raises(UserError, match="need the package transformers"):
         load_template(ModelConfig(path=str(tmp_path)))

@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pathvalidate import is_valid_filename
 
-from mtbench_ray.names import MAX_BYTES, safe_name, safe_names
+from mtbench_ray.workspace.filenames import MAX_BYTES, safe_name, safe_names
 
 AWKWARD = [
     "org/model-7b", "a:b", "a\\b", "..", ".", "../x", "/etc/passwd", "-rf", ".hidden", "con", "CON",

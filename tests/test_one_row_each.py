@@ -22,14 +22,14 @@ from mtbench_ray.config import (
     RunConfig,
     SamplingConfig,
 )
-from mtbench_ray.evaluations import named
-from mtbench_ray.jobs import evaluations, prepare
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.plan import render, setting
-from mtbench_ray.reports.estimate import estimates
+from mtbench_ray.planning.estimate import estimates
+from mtbench_ray.planning.evaluations import named
+from mtbench_ray.planning.jobs import evaluations, prepare
+from mtbench_ray.planning.plan import render, setting
 from mtbench_ray.reports.summary import verdicts
-from mtbench_ray.run import run_jobs
-from mtbench_ray.store import Workspace
+from mtbench_ray.run.main import run_jobs
+from mtbench_ray.workspace.workspace import Workspace
 
 
 def scored(result):

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 from verdicts import GAME_LABELS, answered, judged, prompt_file, slot
 
-from mtbench_ray.assets import official_files
 from mtbench_ray.benchmarks import get_benchmark
+from mtbench_ray.benchmarks.assets import official_files
 from mtbench_ray.benchmarks.base import Official
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.agreement import agreement, load_votes, match_votes
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.matches import matches
-from mtbench_ray.judges.modes import get_mode, outcome
 from mtbench_ray.judges.pairwise import tally
 from mtbench_ray.judges.parse import parse_rating, parse_winner
 from mtbench_ray.judges.prompts import load_prompts
+from mtbench_ray.judges.registry import get_mode, outcome
 from mtbench_ray.schema import Slot
 from mtbench_ray.stats import clustered_mean
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mtbench_ray.cli.overrides import read
+from mtbench_ray.cli.suggestions import known_keys, refused_value
 from mtbench_ray.errors import UserError
-from mtbench_ray.mistakes import known_keys, refused_value
-from mtbench_ray.overrides import read
 
 PRESETS = {"model": ["smollm2-135m", "qwen2.5-7b"], "judge": ["gpt-4o", "local", "none"]}
 

@@ -10,9 +10,9 @@ from mtbench_ray.config import JudgeConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.matches import matches
-from mtbench_ray.judges.modes import failed_reason, get_mode, outcome
 from mtbench_ray.judges.pairwise import tally
 from mtbench_ray.judges.prompts import builtin_prompts, load_prompts
+from mtbench_ray.judges.registry import failed_reason, get_mode, outcome
 from mtbench_ray.schema import Outcome
 
 BASELINE, ALL = get_mode("pairwise-baseline"), get_mode("pairwise-all")

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mtbench_ray.errors import UserError
-from mtbench_ray.parquet import mistyped, read_rows, write_table
 from mtbench_ray.schema import Judgment, Turn, encode
+from mtbench_ray.workspace.parquet import mistyped, read_rows, write_table
 
 
 def turn(**fields: Any) -> Turn:

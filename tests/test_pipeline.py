@@ -11,9 +11,9 @@ from shards import make_shard
 from stub_server import StubServer
 from test_threads import kill_when_there
 
-from mtbench_ray import pipeline
-from mtbench_ray.cli import main
+from mtbench_ray.cli.main import main
 from mtbench_ray.config import ClusterConfig
+from mtbench_ray.generate import ray_stream as pipeline
 from mtbench_ray.schema import ANSWERED
 
 pytestmark = pytest.mark.rays

@@ -8,7 +8,7 @@ from verdicts import evaluation, judged, question
 
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.config import JudgeConfig
-from mtbench_ray.plan import Board, good_turns, outcomes, owed_turns, setting, shortened
+from mtbench_ray.planning.plan import Board, good_turns, outcomes, owed_turns, setting, shortened
 from mtbench_ray.schema import Turn
 
 PROMPTS = "".join(

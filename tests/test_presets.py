@@ -3,7 +3,7 @@
 import pytest
 from test_typed_texts import composed
 
-from mtbench_ray.cli import main
+from mtbench_ray.cli.main import main
 
 DATED = [
     ("gpt-4o-2024-05-13", "gpt-4o"),

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from stub_server import StubServer
 
-from mtbench_ray import progress as module
-from mtbench_ray.cli import main
-from mtbench_ray.progress import Progress, _span
+from mtbench_ray.cli.main import main
+from mtbench_ray.run import progress as module
+from mtbench_ray.run.progress import Progress, _span
+from mtbench_ray.run.standings import Count
 from mtbench_ray.schema import AnswerSet, EngineEvent, Evaluation
-from mtbench_ray.standings import Count
 
 ODD = "a[red]b[/nothing] \x1b[2J$x$ 模型"
 

@@ -12,11 +12,11 @@ import pytest
 from shards import make_shard
 
 from mtbench_ray.config import EngineConfig, ModelConfig
-from mtbench_ray.engines import readahead
 from mtbench_ray.engines.base import Engine
 from mtbench_ray.engines.fake import FakeEngine
-from mtbench_ray.engines.readahead import ReadAhead
-from mtbench_ray.engines.worker import ShardWorker
+from mtbench_ray.engines.hot_swap import page_cache as readahead
+from mtbench_ray.engines.hot_swap.page_cache import ReadAhead
+from mtbench_ray.generate.worker import ShardWorker
 
 SIZE = 16 << 20
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from mtbench_ray.redact import redact_json, redactor
+from mtbench_ray.system.redact import redact_json, redactor
 
 
 def test_a_secret_is_found_plain_and_inside_json() -> None:

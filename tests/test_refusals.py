@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from mtbench_ray.endpoint.faults import http_fault
-from mtbench_ray.endpoint.params import Dialect
+from mtbench_ray.endpoint.api_errors import http_fault
+from mtbench_ray.endpoint.request_adapter import Dialect
 from mtbench_ray.endpoint.sizes import Window, largest_cap, read_window, size_kind
 from mtbench_ray.schema import Message
 

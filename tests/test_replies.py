@@ -10,10 +10,10 @@ from stub_server import StubServer, completion
 from test_client import ask, complete, complete_all
 from test_stage import PRICES, judge_all, request
 
-from mtbench_ray.endpoint.budget import Budget
-from mtbench_ray.endpoint.faults import Fault
+from mtbench_ray.endpoint.api_errors import Fault
 from mtbench_ray.endpoint.reply import read_reply
 from mtbench_ray.endpoint.served import ServedModel, ServedModels, read_models
+from mtbench_ray.judges.budget import Budget
 
 GOOD = json.dumps(completion("Fine. Rating: [[7]]", "stop", 90, 9))
 

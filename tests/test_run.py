@@ -7,12 +7,12 @@ import sys
 import pytest
 from verdicts import prompt_file
 
-from mtbench_ray import jobs
-from mtbench_ray.cli import main
+from mtbench_ray.cli.main import main
 from mtbench_ray.config import EngineConfig, JudgeConfig, ModelConfig, RunConfig
 from mtbench_ray.errors import UserError
-from mtbench_ray.jobs import evaluations, prepare
-from mtbench_ray.store import Workspace
+from mtbench_ray.planning import jobs
+from mtbench_ray.planning.jobs import evaluations, prepare
+from mtbench_ray.workspace.workspace import Workspace
 
 
 def test_a_run_scores_every_turn_and_the_same_line_again_does_nothing(cli):

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mtbench_ray import __version__, runs
+from mtbench_ray import __version__
 from mtbench_ray.errors import UserError
-from mtbench_ray.journal import read
+from mtbench_ray.workspace import run_record as runs
+from mtbench_ray.workspace.journal import read
 
 
 def test_run_ids_sort_by_time_and_are_file_names() -> None:

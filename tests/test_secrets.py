@@ -6,9 +6,9 @@ import pytest
 from stub_server import StubServer
 from verdicts import prompt_file
 
-from mtbench_ray.cli import main
+from mtbench_ray.cli.main import main
 from mtbench_ray.config import EngineConfig, JudgeConfig, science
-from mtbench_ray.redact import hidden, is_secret_name, secrets_in
+from mtbench_ray.system.redact import hidden, is_secret_name, secrets_in
 
 SECRET = "planted-secret-0815"
 

@@ -20,15 +20,15 @@ import pytest
 
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.errors import EngineFault, UserError
-from mtbench_ray.judges import server_process
-from mtbench_ray.judges.server import start_servers
-from mtbench_ray.judges.server_process import (
+from mtbench_ray.judges.local_server import process as server_process
+from mtbench_ray.judges.local_server.process import (
     ServerSpec,
     free_port,
     last_words,
     server_arguments,
     server_environment,
 )
+from mtbench_ray.judges.local_server.server import start_servers
 
 KEY = "a-random-key"
 OUTSIDE = dict(os.environ)
@@ -329,7 +329,7 @@ def test_a_killed_driver_leaves_no_orphan(stub_path, tmp_path):
     script = (
         "import ray, time\n"
         "from mtbench_ray.config import JudgeConfig\n"
-        "from mtbench_ray.judges.server import start_servers\n"
+        "from mtbench_ray.judges.local_server.server import start_servers\n"
         "ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)\n"
         "group = start_servers(JudgeConfig(kind='local', model='m'), 'k')\n"
         "group.wait_ready(60)\n"

@@ -13,13 +13,13 @@ from stub_server import StubServer
 from test_client import PAGE, ask, complete, complete_all
 from test_stage import judge_all, judge_one, request, stage
 
-from mtbench_ray.cli import main
+from mtbench_ray.cli.main import main
 from mtbench_ray.config import EngineConfig, JudgeConfig, RunConfig, SamplingConfig
 from mtbench_ray.endpoint.client import EndpointClient
-from mtbench_ray.endpoint.limiter import Limiter
+from mtbench_ray.endpoint.rate_limit import Limiter
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import Message
-from mtbench_ray.settle import settle
+from mtbench_ray.validate import settle
 
 TIER_1 = {"tokens_per_minute": 30_000, "requests_per_minute": 500}
 
@@ -225,7 +225,7 @@ def test_a_server_of_the_runs_own_is_never_called_through_a_proxy(monkeypatch):
 SHARING = """
 import asyncio, sys, time
 from mtbench_ray.config import JudgeConfig
-from mtbench_ray.endpoint.cluster import make_limiter
+from mtbench_ray.endpoint.shared_limit import make_limiter
 config = JudgeConfig(base_url=sys.argv[1], requests_per_minute=600, limit_scope="cluster")
 
 async def run():

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
+from mtbench_ray.cli.overrides import read
 from mtbench_ray.config import EngineConfig, JudgeConfig, ModelConfig, RunConfig
 from mtbench_ray.errors import UserError
-from mtbench_ray.overrides import read
-from mtbench_ray.settle import settle
+from mtbench_ray.validate import settle
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from verdicts import answered, by_part, evaluation, judged, question, rated, slo
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.judges.modes import failed_reason, get_mode, outcome
 from mtbench_ray.judges.prompts import builtin_prompts, load_prompts
+from mtbench_ray.judges.registry import failed_reason, get_mode, outcome
 
 SINGLE = get_mode("single")
 PROMPTS = load_prompts(

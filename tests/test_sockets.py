@@ -4,12 +4,13 @@ import os
 
 import pytest
 
-from mtbench_ray import cluster, sockets
-from mtbench_ray.cluster import start_ray
 from mtbench_ray.config import ClusterConfig
 from mtbench_ray.errors import UserError
-from mtbench_ray.judges import server_process
-from mtbench_ray.sockets import ENGINE_NEEDS, RAY_NEEDS, socket_folder
+from mtbench_ray.generate import cluster
+from mtbench_ray.generate.cluster import start_ray
+from mtbench_ray.judges.local_server import process as server_process
+from mtbench_ray.system import sockets
+from mtbench_ray.system.sockets import ENGINE_NEEDS, RAY_NEEDS, socket_folder
 
 
 def test_a_folder_that_will_do_is_kept_and_made(tmp_path, monkeypatch):
@@ -106,7 +107,7 @@ def test_the_local_judges_server_gets_a_folder_with_room_for_sockets(monkeypatch
 
 
 def test_an_engine_gets_a_folder_with_room_for_sockets(monkeypatch, tmp_path):
-    from mtbench_ray.engines.vllm_args import socket_environment
+    from mtbench_ray.engines.vllm.arguments import socket_environment
 
     monkeypatch.setenv("TMPDIR", str(tmp_path / ("d" * 90)))
     assert socket_environment()["TMPDIR"] in sockets._SHORT

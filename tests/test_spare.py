@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from mtbench_ray.config import EngineConfig, ModelConfig
-from mtbench_ray.engines import ahead
-from mtbench_ray.engines.ahead import Room, spare_room
-from mtbench_ray.engines.holder import SpareError, map_buffer, tensors
+from mtbench_ray.engines.hot_swap import prefetch as ahead
+from mtbench_ray.engines.hot_swap.prefetch import Room, spare_room
+from mtbench_ray.engines.hot_swap.staging import Held, Spare
+from mtbench_ray.engines.hot_swap.staging_process import SpareError, map_buffer, tensors
 from mtbench_ray.engines.memory import free_memory
-from mtbench_ray.engines.spare import Held, Spare
 from mtbench_ray.errors import UserError
 
 torch = pytest.importorskip("torch")
@@ -73,7 +73,7 @@ def test_weights_arrive_whole_layer_by_layer_in_one_buffer(spare: Spare, tmp_pat
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_forward_pass_over_held_weights(spare: Spare, tmp_path: Path, tied: bool) -> None:
-    from mtbench_ray.engines.proof import reference_logprobs
+    from mtbench_ray.engines.hot_swap.verify import reference_logprobs
 
     folder = write_llama(tmp_path / "model", 3, tied=tied)
     ids = [5, 9, 1, 60, 33]
@@ -161,7 +161,7 @@ def test_an_unaligned_tensor_is_told(spare: Spare, tmp_path: Path) -> None:
 HOLDING = """
 import asyncio, multiprocessing, sys, time
 from pathlib import Path
-from mtbench_ray.engines.spare import Spare
+from mtbench_ray.engines.hot_swap.staging import Spare
 if __name__ == "__main__":
     spare = Spare("host")
     asyncio.run(spare.load(Path(sys.argv[1])))

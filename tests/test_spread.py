@@ -9,7 +9,7 @@ import pytest
 from stub_server import StubServer
 from verdict_rows import evaluation, verdict
 
-from mtbench_ray.cli import main
+from mtbench_ray.cli.main import main
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.reports.spread import aggregate, is_repeated, spread
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from stub_server import StubServer
 
 from mtbench_ray.config import JudgeConfig
-from mtbench_ray.endpoint.asking import verdict_pattern
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import Reading
+from mtbench_ray.judges.judge_call import verdict_pattern
 from mtbench_ray.judges.parse import parse_rating, parse_winner
 from mtbench_ray.judges.stage import Budget, JudgeStage
 from mtbench_ray.schema import Judgment, Message, Request

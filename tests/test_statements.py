@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from verdicts import judged, prompt_file, slot
 
-from mtbench_ray.judges.modes import get_mode, outcome, read_again
 from mtbench_ray.judges.parse import format_examples, parse_rating, parse_winner
 from mtbench_ray.judges.prompts import load_prompts
+from mtbench_ray.judges.registry import get_mode, outcome, read_again
 from mtbench_ray.schema import Judgment
 
 LABELLED = {

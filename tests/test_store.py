@@ -11,8 +11,6 @@ import pytest
 
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.errors import UserError
-from mtbench_ray.parquet import read_rows
-from mtbench_ray.runs import RunRecord
 from mtbench_ray.schema import (
     AnswerSet,
     EngineEvent,
@@ -23,7 +21,9 @@ from mtbench_ray.schema import (
     Unit,
     encode,
 )
-from mtbench_ray.store import Workspace
+from mtbench_ray.workspace.parquet import read_rows
+from mtbench_ray.workspace.run_record import RunRecord
+from mtbench_ray.workspace.workspace import Workspace
 
 CHECKOUT = Path(__file__).parents[1]
 
@@ -339,7 +339,8 @@ def test_paths_out_of_the_workspace_are_refused(tmp_path: Path) -> None:
 
 def test_kill_of_the_writer_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys; from mtbench_ray.schema import Turn; from mtbench_ray.store import Workspace\n"
+        "import sys; from mtbench_ray.schema import Turn\n"
+        "from mtbench_ray.workspace.workspace import Workspace\n"
         "with Workspace.open(sys.argv[1], write=True) as workspace:\n"
         "    for n in range(len(workspace.turns), 100_000):\n"
         "        workspace.append(Turn(str(n), 1, 'b', n, 'm', 0, 'x' * 5000, 'ok'))\n"

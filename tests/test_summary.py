@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mtbench_ray.cli import main
+from mtbench_ray.cli.main import main
 from mtbench_ray.reports.summary import _covered, in_order
 
 

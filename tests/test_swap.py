@@ -15,11 +15,12 @@ from shards import events_of, make_shard, rows_of, run_shard
 from variants import write_variant
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
-from mtbench_ray.engines import swap as swapping
-from mtbench_ray.engines.live import Comparison
-from mtbench_ray.engines.proof import Canary, NoProof, check_canary, compare
-from mtbench_ray.engines.swap import Layout, eligible, load_folder, load_layout
-from mtbench_ray.engines.worker import ShardWorker
+from mtbench_ray.engines.hot_swap import swap as swapping
+from mtbench_ray.engines.hot_swap.swap import eligible, load_folder
+from mtbench_ray.engines.hot_swap.verify import Canary, NoProof, check_canary, compare
+from mtbench_ray.engines.hot_swap.worker_extension import Comparison
+from mtbench_ray.generate.worker import ShardWorker
+from mtbench_ray.models.layout import Layout, load_layout
 from mtbench_ray.schema import EngineEvent
 
 CONFIG = {
@@ -176,7 +177,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def base() -> Path:
     pytest.importorskip("vllm")
-    from mtbench_ray.assets import demo_model
+    from mtbench_ray.benchmarks.assets import demo_model
 
     return demo_model()
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from stub_server import StubServer
 
-from mtbench_ray import deaths, pipeline, threads
-from mtbench_ray.cli import main
+from mtbench_ray.cli.main import main
+from mtbench_ray.generate import actor_failures as deaths
+from mtbench_ray.generate import ray_stream as pipeline
+from mtbench_ray.system import threads
 
 PACKAGE = Path(threads.__file__).parent
 

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtbench_ray import composing, run
-from mtbench_ray.cli import main
+from mtbench_ray.cli import hydra_app as composing
+from mtbench_ray.cli.main import main
+from mtbench_ray.cli.suggestions import known_keys, text_kind
 from mtbench_ray.errors import EXIT_OK
-from mtbench_ray.mistakes import known_keys, text_kind
-from mtbench_ray.run import RunResult
+from mtbench_ray.run import main as run
+from mtbench_ray.run.main import RunResult
 
 
 def composed(monkeypatch, tmp_path, *args, model=True, judge=True):

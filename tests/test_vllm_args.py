@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from mtbench_ray.config import EngineConfig, ModelConfig
-from mtbench_ray.engines import vllm_args
-from mtbench_ray.engines.checkpoint import Source
 from mtbench_ray.engines.processes import Output
-from mtbench_ray.engines.swap import Layout
-from mtbench_ray.engines.vllm_core import _start_fault
+from mtbench_ray.engines.vllm.core import _start_fault
+from mtbench_ray.engines.vllm.engine import arguments as vllm_args
 from mtbench_ray.errors import EngineFault, UserError
+from mtbench_ray.models.checkpoint import Source
+from mtbench_ray.models.layout import Layout
 
 pytest.importorskip("vllm")
 MODEL = ModelConfig(path="org/model")

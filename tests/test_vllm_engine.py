@@ -26,8 +26,8 @@ from shards import events_of, make_shard, rows_of, run_shard
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import Shard
-from mtbench_ray.engines.worker import ShardWorker
 from mtbench_ray.errors import EngineFault, UserError
+from mtbench_ray.generate.worker import ShardWorker
 from mtbench_ray.schema import EngineEvent, Turn
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -47,7 +47,7 @@ GREEDY = SamplingConfig(temperature=0.0, max_tokens=12)
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    from mtbench_ray.assets import demo_model
+    from mtbench_ray.benchmarks.assets import demo_model
 
     return demo_model()
 
@@ -304,7 +304,7 @@ def linked(folder: Path, copy: Path, **config: Any) -> Path:
 
 
 def start_and_fail(model: ModelConfig, **settings: Any) -> EngineFault:
-    from mtbench_ray.engines.vllm import VllmEngine
+    from mtbench_ray.engines.vllm.engine import VllmEngine
 
     with pytest.raises(EngineFault) as caught:
         asyncio.run(VllmEngine.start(model, EngineConfig(**(SETTINGS | settings))))
@@ -323,7 +323,7 @@ def test_torn_weights_are_told_before_an_engine_is_started(folder: Path, tmp_pat
     (torn / "model.safetensors").unlink()
     with (folder / "model.safetensors").open("rb") as file:
         (torn / "model.safetensors").write_bytes(file.read(100_000))
-    from mtbench_ray.engines.vllm import VllmEngine
+    from mtbench_ray.engines.vllm.engine import VllmEngine
 
     began = time.monotonic()
     with pytest.raises(UserError, match="shorter than its header"):

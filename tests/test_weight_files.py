@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from mtbench_ray.engines.checkpoint import check_weights, folder_hash, weight_files
-from mtbench_ray.engines.swap import load_layout
 from mtbench_ray.errors import UserError
+from mtbench_ray.models.checkpoint import check_weights, folder_hash, weight_files
+from mtbench_ray.models.layout import load_layout
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 

@@ -5,8 +5,8 @@ from shards import question
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import ShardUnit
-from mtbench_ray.engines.window import kv_cache_bytes, window_needed
-from mtbench_ray.shards import Work, with_shares
+from mtbench_ray.generate.shards import Work, with_shares
+from mtbench_ray.models.window import kv_cache_bytes, window_needed
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from shards import events_of, make_shard, rows_of, run_shard
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import Engine, NoOutput, Shard, ended_by_model
 from mtbench_ray.engines.fake import FakeEngine, forget_faults
-from mtbench_ray.engines.identity import as_planned, fingerprint
-from mtbench_ray.engines.worker import ShardWorker, start_engine
 from mtbench_ray.errors import EngineFault
+from mtbench_ray.generate.worker import ShardWorker, start_engine
+from mtbench_ray.models.fingerprint import as_planned, fingerprint
 from mtbench_ray.schema import EngineEvent, Turn
 
 
@@ -309,7 +309,7 @@ def test_start_engine_knows_its_kinds() -> None:
 
 
 def test_a_worker_gives_signs_of_life_while_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mtbench_ray.engines.worker.BEAT_S", 0.05)
+    monkeypatch.setattr("mtbench_ray.generate.worker.BEAT_S", 0.05)
     worker = ShardWorker()
     shard = make_shard([1], fake_faults={"slow_start": 0.3})
     together = list(worker.run_together(shard))
@@ -420,7 +420,7 @@ def test_a_worker_whose_loop_is_blocked_is_lost(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_tokens_under_way_are_told_while_no_turn_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mtbench_ray.engines.worker.BEAT_S", 0.05)
+    monkeypatch.setattr("mtbench_ray.generate.worker.BEAT_S", 0.05)
     monkeypatch.setattr(FakeEngine, "under_way", 7)
     worker = ShardWorker()
     shard = make_shard([1], fake_seconds_per_token=0.01)

@@ -1,6 +1,6 @@
 """Outcomes of single judging from plain numbers, for the tests of the reports."""
 
-from mtbench_ray.evaluations import identified
+from mtbench_ray.planning.evaluations import identified
 from mtbench_ray.schema import AnswerSet, Evaluation, Judgment, Outcome, Slot, Unit, canonical
 
 

@@ -16,18 +16,18 @@ from typing import Any, TypeVar
 import tenacity
 
 from mtbench_ray.config import EndpointConfig, JudgeConfig
-from mtbench_ray.endpoint.faults import Fault
+from mtbench_ray.endpoint.api_errors import Fault
 from mtbench_ray.endpoint.keys import scrub
-from mtbench_ray.endpoint.limiter import RateLimiter
-from mtbench_ray.endpoint.params import Dialect
+from mtbench_ray.endpoint.rate_limit import RateLimiter
 from mtbench_ray.endpoint.reply import Reply
+from mtbench_ray.endpoint.request_adapter import Dialect
 from mtbench_ray.endpoint.served import ServedModel, read_models
 from mtbench_ray.endpoint.sizes import read_window
 from mtbench_ray.endpoint.tokens import estimate_tokens, prompt_tokens
 from mtbench_ray.endpoint.transport import Transport
 from mtbench_ray.errors import EndpointStopped
-from mtbench_ray.redact import hidden, redactor
 from mtbench_ray.schema import Message, Status, canonical
+from mtbench_ray.system.redact import hidden, redactor
 
 log = logging.getLogger(__name__)
 

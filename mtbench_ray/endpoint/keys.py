@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from mtbench_ray.config import EndpointConfig, EngineConfig
 from mtbench_ray.errors import UserError
-from mtbench_ray.redact import redactor
+from mtbench_ray.system.redact import redactor
 
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|key)-[\w*.\-]{6,}|\bBearer\s+[\w*.\-+/=]{8,}")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mtbench_ray.endpoint.faults import error_in_body, malformed
+from mtbench_ray.endpoint.api_errors import error_in_body, malformed
 from mtbench_ray.schema import Status
 
 # Finish reasons of many services, in lower case. What no pattern knows is kept and noted.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mtbench_ray.config import EndpointConfig, EngineConfig
-from mtbench_ray.endpoint.faults import Fault, http_fault
+from mtbench_ray.endpoint.api_errors import Fault, http_fault
 from mtbench_ray.endpoint.keys import display_host, is_loopback
 from mtbench_ray.endpoint.reply import Reply, read_reply
 from mtbench_ray.errors import UserError

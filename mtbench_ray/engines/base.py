@@ -11,51 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
+from mtbench_ray.models.sampling import TurnSampling
+from mtbench_ray.models.thinking import ThinkingSpec
 from mtbench_ray.schema import EngineEvent, Message, Question, Turn
-
-
-@dataclass(frozen=True, slots=True)
-class TurnSampling:
-    """Sampling parameters of one turn, all of them explicit.
-
-    Attributes:
-        max_tokens: New tokens wanted; an engine lowers it to the room that is left. 0, behind an
-            endpoint only, is the service's own default.
-        seed: From question, turn, sample and run seed only.
-    """
-
-    temperature: float
-    top_p: float
-    top_k: int
-    repetition_penalty: float
-    max_tokens: int
-    seed: int
-    stop: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ThinkingSpec:
-    """How the thinking of a model is told from its answer.
-
-    Attributes:
-        split: Whether anything is split off at all; False leaves every text as it is.
-        required: Thinking was asked for, so that an answer without it breaks the format.
-        prefilled: The prompt already ends with the opening tag.
-        lead_only: Only a block that begins with its opening tag counts (the template is unknown).
-        drop: Thinking is off; a block that leads all the same is split off, nothing else is.
-        channels: Output may come in channels (harmony), which are told apart by their tokens.
-        stop: Stop strings; they cut the answer, never the thinking before it.
-    """
-
-    split: bool = False
-    required: bool = False
-    prefilled: bool = False
-    lead_only: bool = False
-    drop: bool = False
-    channels: bool = False
-    open: str = "<think>"
-    close: str = "</think>"
-    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mtbench_ray.engines.memory import free_memory
-from mtbench_ray.engines.swap import Layout
+from mtbench_ray.models.layout import Layout
 
 FLAGS_ENV = "MTBENCH_RAY_CPU_FLAGS"
 """Stands in for the flags of the CPU, in a test."""

@@ -30,18 +30,11 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
-from mtbench_ray.engines.base import (
-    Engine,
-    Generation,
-    NoOutput,
-    Swap,
-    TurnSampling,
-    ended_by_model,
-    overflow,
-)
-from mtbench_ray.engines.chat import thinking_spec
+from mtbench_ray.engines.base import Engine, Generation, NoOutput, Swap, ended_by_model, overflow
 from mtbench_ray.engines.watch import Watch
 from mtbench_ray.errors import EngineFault
+from mtbench_ray.models.messages import thinking_spec
+from mtbench_ray.models.sampling import TurnSampling
 from mtbench_ray.schema import Message, canonical, text_hash
 
 WINDOW = 8192

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from mtbench_ray.engines.forks import server_pid
+from mtbench_ray.engines.fork_server import server_pid
 
 _ERROR = re.compile(r"\b(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception))\b:? (.+)")
 _BARE = re.compile(r"(?:^|[\s\]])([A-Z]\w*Error)\s*$")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtbench_ray.benchmarks import get_benchmark
-from mtbench_ray.names import safe_name
 from mtbench_ray.schema import ANSWERED, QuestionId, Turn, Unit, canonical, content_id
+from mtbench_ray.workspace.filenames import safe_name
 
 FAILED_TEXT = "$ERROR$"
 """What FastChat writes for a text that an API never gave."""

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from mtbench_ray.fastchat.answers import FAILED_TEXT
 from mtbench_ray.fastchat.verdicts import game_id
 from mtbench_ray.judges.base import Reading
+from mtbench_ray.judges.judge_prompt import reading
 from mtbench_ray.judges.matches import FOR_MODEL, GAMES
-from mtbench_ray.judges.modes import NAMES
 from mtbench_ray.judges.parse import parse_rating, parse_winner
-from mtbench_ray.judges.render import reading
+from mtbench_ray.judges.registry import NAMES
 from mtbench_ray.schema import Evaluation, Judgment, Outcome, Slot
-from mtbench_ray.store import Workspace
+from mtbench_ray.workspace.workspace import Workspace
 
 _SCALE = (1, 10)
 

@@ -12,19 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.errors import UserError
-from mtbench_ray.evaluations import (
+from mtbench_ray.fastchat.answers import answer_record, by_number, official_category
+from mtbench_ray.fastchat.counting import imported_judgments
+from mtbench_ray.fastchat.verdicts import pair_record, single_record
+from mtbench_ray.planning.evaluations import (
     DEFAULTS,
     answer_settings,
     differing,
     judge_names,
     named,
 )
-from mtbench_ray.fastchat.answers import answer_record, by_number, official_category
-from mtbench_ray.fastchat.counting import imported_judgments
-from mtbench_ray.fastchat.verdicts import pair_record, single_record
-from mtbench_ray.journal import replacing
-from mtbench_ray.names import safe_names
-from mtbench_ray.plan import Setting, good_turns, outcomes, setting
+from mtbench_ray.planning.plan import Setting, good_turns, outcomes, setting
 from mtbench_ray.schema import (
     AnswerSet,
     Evaluation,
@@ -35,7 +33,9 @@ from mtbench_ray.schema import (
     Unit,
     canonical,
 )
-from mtbench_ray.store import Workspace
+from mtbench_ray.workspace.filenames import safe_names
+from mtbench_ray.workspace.journal import replacing
+from mtbench_ray.workspace.workspace import Workspace
 
 _MANIFEST = ".mtbench_ray.json"
 

@@ -14,13 +14,11 @@ from typing import Any
 from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.errors import UserError
-from mtbench_ray.evaluations import identified
 from mtbench_ray.fastchat.answers import answer_turns, by_number, official_category, question_id
 from mtbench_ray.fastchat.counting import coverage_notes
 from mtbench_ray.fastchat.tree import find_files, find_root
 from mtbench_ray.fastchat.verdicts import is_pair, pair_judgments, single_judgment
-from mtbench_ray.journal import read
-from mtbench_ray.names import is_name_of
+from mtbench_ray.planning.evaluations import identified
 from mtbench_ray.schema import (
     ANSWERS_ONLY,
     AnswerSet,
@@ -32,7 +30,9 @@ from mtbench_ray.schema import (
     Unit,
     canonical,
 )
-from mtbench_ray.store import Workspace
+from mtbench_ray.workspace.filenames import is_name_of
+from mtbench_ray.workspace.journal import read
+from mtbench_ray.workspace.workspace import Workspace
 
 _BENCHMARK = "mt_bench"
 _SHOWN = 20  # notes; what matters to the scores comes last

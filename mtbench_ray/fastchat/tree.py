@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mtbench_ray.errors import UserError
-from mtbench_ray.journal import read
+from mtbench_ray.workspace.journal import read
 
 
 def find_root(folder: Path) -> Path:

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.judges.prompts import PromptSet
+from mtbench_ray.models.thinking import THINKING
 from mtbench_ray.schema import Evaluation, Outcome, Question, QuestionId, Request, Score, Slot, Turn
-from mtbench_ray.thinking import THINKING
 
 Answers = Mapping[tuple[str, int], Turn]
 """Turns by (answer_id, turn): the good ones that count now."""

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.judges.base import Answers, Reading, ScoreOptions
+from mtbench_ray.judges.judge_prompt import judgment_id, reading, reference_hash, render, units
 from mtbench_ray.judges.matches import FOR_MODEL, GAMES, Match, matches
 from mtbench_ray.judges.parse import parse_winner
 from mtbench_ray.judges.prompts import PromptSet
-from mtbench_ray.judges.render import judgment_id, reading, reference_hash, render, units
+from mtbench_ray.models.thinking import THINKING
 from mtbench_ray.schema import (
     Evaluation,
     Outcome,
@@ -25,7 +26,6 @@ from mtbench_ray.schema import (
     text_hash,
 )
 from mtbench_ray.stats import clustered_mean
-from mtbench_ray.thinking import THINKING
 
 
 @dataclass(slots=True)

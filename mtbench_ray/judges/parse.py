@@ -35,7 +35,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from mtbench_ray.judges.regions import FILLER, plain, statement
-from mtbench_ray.thinking import THINKING, is_mentioned, split_channels
+from mtbench_ray.models.thinking import THINKING, is_mentioned, split_channels
 
 
 @dataclass(frozen=True, slots=True)

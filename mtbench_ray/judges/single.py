@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.judges.base import Answers, Reading, ScoreOptions
+from mtbench_ray.judges.judge_prompt import judgment_id, reading, reference_hash, render, units
 from mtbench_ray.judges.parse import parse_rating
 from mtbench_ray.judges.prompts import PromptSet
-from mtbench_ray.judges.render import judgment_id, reading, reference_hash, render, units
+from mtbench_ray.models.thinking import THINKING
 from mtbench_ray.schema import Evaluation, Outcome, Question, QuestionId, Request, Score, Slot
 from mtbench_ray.stats import clustered_mean
-from mtbench_ray.thinking import THINKING
 
 
 class Single:

@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 
 from mtbench_ray.config import JudgeConfig
-from mtbench_ray.endpoint.asking import Asker, BudgetSpent, Read, Shorten, is_ok
-from mtbench_ray.endpoint.budget import Budget, check_budget
 from mtbench_ray.endpoint.client import Closing, EndpointClient
-from mtbench_ray.endpoint.cluster import shared_limiter
 from mtbench_ray.endpoint.keys import scrub
-from mtbench_ray.endpoint.limiter import RateLimiter
 from mtbench_ray.endpoint.loop import background_loop
+from mtbench_ray.endpoint.rate_limit import RateLimiter
+from mtbench_ray.endpoint.shared_limit import shared_limiter
 from mtbench_ray.endpoint.tokens import CountTokens
 from mtbench_ray.errors import EndpointStopped
+from mtbench_ray.judges.budget import Budget, check_budget
+from mtbench_ray.judges.judge_call import Asker, BudgetSpent, Read, Shorten, is_ok
 from mtbench_ray.schema import Judgment, Request
 
 __all__ = ["Budget", "JudgeStage", "check_budget"]

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
-from mtbench_ray.evaluations import judge_names
-from mtbench_ray.journal import replacing
 from mtbench_ray.judges.agreement import (
     Rated,
     Vote,
@@ -23,10 +21,12 @@ from mtbench_ray.judges.agreement import (
 )
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.matches import matches
+from mtbench_ray.planning.evaluations import judge_names
 from mtbench_ray.reports.summary import verdicts
 from mtbench_ray.reports.tables import grid, number
 from mtbench_ray.schema import Evaluation, Outcome
-from mtbench_ray.store import Workspace
+from mtbench_ray.workspace.journal import replacing
+from mtbench_ray.workspace.workspace import Workspace
 
 
 def report(

@@ -10,7 +10,8 @@ from typing import Any
 
 from mtbench_ray.config import science
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
-from mtbench_ray.evaluations import (
+from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.planning.evaluations import (
     answer_settings,
     differing,
     grader_settings,
@@ -18,12 +19,11 @@ from mtbench_ray.evaluations import (
     named,
     told_apart,
 )
-from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.reports.summary import in_order, rating_scale, verdicts
 from mtbench_ray.reports.tables import MARK, common_folder, grid, interval, label, number, short
 from mtbench_ray.schema import Evaluation, Outcome
 from mtbench_ray.stats import paired_difference
-from mtbench_ray.store import Workspace
+from mtbench_ray.workspace.workspace import Workspace
 
 _WHICH_MODEL = ("model.path", "model.revision", "model.adapter", "fingerprint")
 Fields = Callable[[Evaluation], dict[str, Any]]

@@ -9,17 +9,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mtbench_ray.checkpoints import run_of, step_of
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
-from mtbench_ray.evaluations import named, told_apart
-from mtbench_ray.journal import replacing
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.names import safe_names
+from mtbench_ray.models.discovery import run_of, step_of
+from mtbench_ray.planning.evaluations import named, told_apart
 from mtbench_ray.reports.spread import spread
 from mtbench_ray.reports.summary import current, in_order, rating_scale, verdicts
 from mtbench_ray.reports.tables import common_folder, label
 from mtbench_ray.schema import Evaluation
-from mtbench_ray.store import Workspace
+from mtbench_ray.workspace.filenames import safe_names
+from mtbench_ray.workspace.journal import replacing
+from mtbench_ray.workspace.workspace import Workspace
 
 ERRORS = ("ci95", "sem", "std", "repeats", "none")
 """What error bars show: the 95% interval, one standard error of the mean, the standard deviation of

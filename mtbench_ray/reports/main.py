@@ -27,9 +27,9 @@ from mtbench_ray.reports.summary import (
     summarise_all,
 )
 from mtbench_ray.reports.tables import render
-from mtbench_ray.runs import RunRecord
 from mtbench_ray.schema import Evaluation
-from mtbench_ray.store import Workspace
+from mtbench_ray.workspace.run_record import RunRecord
+from mtbench_ray.workspace.workspace import Workspace
 
 FORMATS = ("table", "json", "markdown")
 KINDS = ("", "agreement", "compare", "curve")

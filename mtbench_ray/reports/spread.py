@@ -26,8 +26,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
-from mtbench_ray.evaluations import told_apart
 from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.planning.evaluations import told_apart
 from mtbench_ray.reports.summary import Verdicts
 from mtbench_ray.schema import Evaluation, Outcome, Slot
 from mtbench_ray.stats import clustered_mean, variance_parts

@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mtbench_ray.benchmarks.mtbench import CATEGORIES
-from mtbench_ray.checkpoints import step_of
-from mtbench_ray.evaluations import answer_settings, apart, grader_settings, told_apart
 from mtbench_ray.fastchat import imported_outcomes
 from mtbench_ray.fastchat.counting import concerns
 from mtbench_ray.judges import pairwise
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.matches import FOR_MODEL
-from mtbench_ray.judges.modes import get_mode
-from mtbench_ray.plan import good_turns, outcomes, setting
-from mtbench_ray.runs import RunRecord
+from mtbench_ray.judges.registry import get_mode
+from mtbench_ray.models.discovery import step_of
+from mtbench_ray.planning.evaluations import answer_settings, apart, grader_settings, told_apart
+from mtbench_ray.planning.plan import good_turns, outcomes, setting
 from mtbench_ray.schema import (
     ANSWERED,
     ANSWERS_ONLY,
@@ -34,7 +33,8 @@ from mtbench_ray.schema import (
     canonical,
     content_id,
 )
-from mtbench_ray.store import Workspace
+from mtbench_ray.workspace.run_record import RunRecord
+from mtbench_ray.workspace.workspace import Workspace
 
 Summary = dict[str, Any]
 """The JSON object; README.md documents its keys."""

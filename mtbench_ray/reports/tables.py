@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mtbench_ray.evaluations import named
+from mtbench_ray.planning.evaluations import named
 from mtbench_ray.reports import spread
 from mtbench_ray.reports.summary import Summary
 

@@ -20,11 +20,11 @@ from datetime import datetime
 from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
-from mtbench_ray.engines import forks
+from mtbench_ray.engines import fork_server as forks
 from mtbench_ray.engines.base import Engine
-from mtbench_ray.engines.chat import build_messages
-from mtbench_ray.engines.sampling import turn_sampling
-from mtbench_ray.engines.vllm import VllmEngine
+from mtbench_ray.engines.vllm.engine import VllmEngine
+from mtbench_ray.models.messages import build_messages
+from mtbench_ray.models.sampling import turn_sampling
 from mtbench_ray.schema import Question
 
 TALKS = [
@@ -50,9 +50,8 @@ async def talk(
 
 async def bare(args: argparse.Namespace, config: EngineConfig) -> dict[str, float]:
     """The requests of the main job on one engine, all at once; seconds of each step."""
-    from mtbench_ray import assets
-    from mtbench_ray.benchmarks import get_benchmark
-    from mtbench_ray.engines.vllm_args import set_environment
+    from mtbench_ray.benchmarks import assets, get_benchmark
+    from mtbench_ray.engines.vllm.arguments import set_environment
 
     text = assets.official_files()["questions"].read_text("utf-8")
     found = get_benchmark("mt_bench").read(text, None, {"questions": "official"})

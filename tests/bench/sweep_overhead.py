@@ -51,7 +51,7 @@ def questions(path: Path, count: int = 80) -> None:
 
 def drive(line: list[str], warm_up: list[str], profile: str, send: Any) -> None:
     """One run in this process; sends its figures."""
-    from mtbench_ray.cli import main
+    from mtbench_ray.cli.main import main
 
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     with contextlib.redirect_stdout(io.StringIO()):

@@ -1,0 +1,154 @@
+"""The command line: verbs ``run`` (the default), ``plan``, ``report``, ``list``, ``import``,
+``export``."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from mtbench_ray.cli.help import HELP, USAGE, version
+from mtbench_ray.cli.hydra_app import compose_and_run, presets
+from mtbench_ray.cli.overrides import config_folders
+from mtbench_ray.config import RunConfig
+from mtbench_ray.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, UserError
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command line.
+
+    Returns:
+        Exit code: 0 all scored, 2 usage or set-up error, 3 finished with failures, 130 interrupted.
+    """
+    args = list(argv)
+    verbs: dict[str, Callable[[list[str]], int]] = {
+        "run": lambda rest: compose_and_run(rest, plan_only=False),
+        "plan": lambda rest: compose_and_run(rest, plan_only=True),
+        "report": _report,
+        "list": _list,
+        "import": _import,
+        "export": _export,
+    }
+    try:
+        code = _dispatch(args, verbs)
+        sys.stdout.flush()  # here, where a closed pipe is caught
+        return code
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe went away (`... | head`): nothing is wrong here.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+
+
+def _dispatch(args: list[str], verbs: Mapping[str, Callable[[list[str]], int]]) -> int:
+    if "--version" in args:
+        print(version())
+        return EXIT_OK
+    if not args or args[0] == "help" or {"--help", "-h"} & set(args):
+        asked = [arg for arg in args if arg in HELP]
+        print(HELP[asked[0]] if asked else USAGE)
+        return EXIT_OK if args else EXIT_USAGE
+    if args[0] in verbs:
+        return verbs[args[0]](args[1:])
+    if "=" not in args[0] and not args[0].startswith(("-", "~", "+")):
+        raise UserError(
+            f"'{args[0]}' is neither a verb nor a setting",
+            f"verbs are {', '.join(verbs)}; settings are written key=value",
+        )
+    return verbs["run"](args)
+
+
+def _list(args: list[str]) -> int:
+    groups = {
+        "models": "model",
+        "judges": "judge",
+        "engines": "engine",
+        "experiments": "experiment",
+    }
+    folders = config_folders(args)
+    words = [arg for arg in args if arg in groups]
+    rest = {arg for arg in args if not arg.startswith(("--config-dir", "-cd"))} - set(words)
+    if len(words) != 1 or rest - set(map(str, folders)):
+        raise UserError("list what?", f"list {' | '.join(groups)}")
+    rows = presets(folders)[groups[words[0]]]
+    width = max(map(len, rows))
+    for name, text in rows.items():
+        print(f"{name:<{width}}  {text}")
+    return EXIT_OK
+
+
+def _options(args: Sequence[str], allowed: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Split ``key=value`` words from the others, for the verbs that need no model or judge."""
+    words, values = [], dict(allowed)
+    for arg in args:
+        key, equals, value = arg.partition("=")
+        if not equals:
+            if arg.startswith("-"):
+                raise UserError(f"'{arg}' is not an option", "settings are written key=value")
+            words.append(arg)
+        elif key.removeprefix("report.") in allowed:
+            if key == "workspace" and not value.strip():
+                raise UserError("workspace= is empty", "write workspace=DIR")
+            values[key.removeprefix("report.")] = value
+        elif words[:1] in (["compare"], ["agreement"]) and not arg.startswith("-"):
+            words.append(arg)  # the name of a model, a judge or a file may hold anything
+        else:
+            near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.75)
+            raise UserError(
+                f"no setting is called '{key}' here",
+                f"did you mean {near[0]}=?" if near else f"there are: {', '.join(allowed)}",
+            )
+    return words, values
+
+
+def _report(args: list[str]) -> int:
+    from mtbench_ray.reports.main import report
+
+    words, values = _options(
+        args,
+        {
+            "workspace": RunConfig.workspace,
+            "format": "table",
+            "parity": "safe",
+            "mode": "",
+            "resamples": "2000",
+            "seed": "0",
+            "error": "ci95",
+            "by": "both",
+            "out": "",
+        },
+    )
+    # Curves of several runs may come from several workspaces.
+    typed = [arg.removeprefix("report.").partition("=") for arg in args]
+    workspaces = [value for key, _, value in typed if key == "workspace"]
+    last = values.pop("workspace")
+    return report(words, workspaces=workspaces or [last], **values)
+
+
+def _import(args: list[str]) -> int:
+    from mtbench_ray.reports.main import import_files
+
+    words, values = _options(
+        args, {"workspace": RunConfig.workspace, "question_path": "", "baseline": ""}
+    )
+    if len(words) != 2 or words[0] != "fastchat":
+        raise UserError("import what?", "import fastchat DIR workspace=W")
+    values["question_path"] = os.path.expanduser(values["question_path"])
+    return import_files(os.path.expanduser(words[1]), **values)
+
+
+def _export(args: list[str]) -> int:
+    from mtbench_ray.reports.main import export_files
+
+    words, values = _options(args, {"workspace": RunConfig.workspace})
+    if len(words) != 2 or words[0] != "fastchat":
+        raise UserError("export what?", "export fastchat DIR workspace=W")
+    return export_files(os.path.expanduser(words[1]), **values)

@@ -1,0 +1,200 @@
+"""The Ray cluster of a run: started or joined, and how many engines it has room for."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mtbench_ray.config import ClusterConfig, EngineConfig
+from mtbench_ray.errors import UserError
+from mtbench_ray.system.debugging import DEBUG_ENV
+from mtbench_ray.system.sockets import RAY_NEEDS, socket_folder
+
+NICENESS = 1
+"""Of engines on a Ray that the run starts, so that the driver beside them stays quick. Ray's own 15
+would leave an engine beside four busy processes a thirtieth of two cores; this leaves a third."""
+
+
+def needs_ray(engine: EngineConfig, cluster: ClusterConfig) -> bool:
+    """Whether the answers of an engine come through Ray: an endpoint needs no actors."""
+    return engine.kind == "vllm" or cluster.ray == "always"
+
+
+def start_ray(cluster: ClusterConfig) -> None:
+    """Start Ray on this machine, or join the cluster that is named.
+
+    Raises:
+        UserError: The named cluster cannot be reached.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return
+    # Its core worker prints advice to the developers of Ray Data; logs keep everything.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    address = cluster.address or os.environ.get("RAY_ADDRESS")
+    options: dict[str, Any] = {
+        "namespace": cluster.namespace,
+        "log_to_driver": DEBUG_ENV in os.environ,
+        "logging_level": logging.WARNING,
+    }
+    if address is None:
+        # Actors import this package from where the driver did, installed or not.
+        here = str(Path(__file__).resolve().parents[2])
+        paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if here not in paths:
+            os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, paths)])
+        # Below the driver, and not by far: see there.
+        os.environ.setdefault("RAY_worker_niceness", str(NICENESS))
+        options |= {
+            "include_dashboard": False,
+            "num_cpus": cluster.num_cpus,
+            "num_gpus": cluster.num_gpus,
+        }
+        # `uv run` would be repeated in each worker, with a copy of the whole working directory.
+        ray._private.ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
+        folder = socket_folder(RAY_NEEDS, os.environ.get("RAY_TMPDIR"))
+        if folder is None:
+            raise UserError(
+                "Ray finds no folder for its sockets: TMPDIR is too long or cannot be written",
+                "set RAY_TMPDIR to a short folder that can be written: RAY_TMPDIR=/tmp/me",
+            )
+        os.environ["RAY_TMPDIR"] = folder
+    try:
+        with _quiet_stderr():
+            ray.init(address=address, **options)
+    except ray.exceptions.AuthenticationError:
+        raise UserError(
+            f"the Ray cluster at {address or 'this machine'} wants a token, or another one",
+            "set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token; for a cluster "
+            "without tokens set RAY_AUTH_MODE=disabled",
+        ) from None
+    except (OSError, ValueError, RuntimeError) as error:
+        said = " ".join(str(error).split())[:300]
+        if address is None:
+            raise UserError(
+                f"Ray cannot be started on this machine: {said}",
+                "Ray writes to RAY_TMPDIR and, for its token, to the home folder: set RAY_TMPDIR "
+                "to one that can be written, and RAY_AUTH_MODE=disabled or RAY_AUTH_TOKEN_PATH",
+            ) from None
+        raise UserError(
+            f"Ray at {address} cannot be reached: {said}",
+            "check cluster.address and RAY_ADDRESS, or unset both to start Ray here",
+        ) from None
+
+
+@contextlib.contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """What Ray's processes and libraries say at their start is not for a user.
+
+    Python's own writes go on; errors of the start come as exceptions.
+    """
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+    try:
+        saved = os.dup(2)
+    except OSError:  # no standard error at all
+        yield
+        return
+    text = sys.stderr
+    try:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        text.flush()
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def count_replicas(
+    engine: EngineConfig,
+    cluster: ClusterConfig,
+    models: int,
+    units: int,
+    beside: Sequence[int] = (),
+) -> int:
+    """Engines to start: what is asked for, or what the cluster's GPUs allow.
+
+    Args:
+        engine: Its settings.
+        cluster: Where.
+        models: Models to answer.
+        units: Conversations in all.
+        beside: GPUs of each judge server that runs on the same cluster meanwhile.
+
+    Raises:
+        UserError: More GPUs are asked for than the cluster has, with need and have.
+    """
+    per_engine = engine.tensor_parallel * engine.pipeline_parallel
+    if not needs_ray(engine, cluster) or engine.kind == "fake":
+        return min(engine.replicas or 1, max(1, units))
+    if per_engine == 1 and not sum(gpus_by_node()):
+        return min(engine.replicas or 1, max(1, units))
+    most = engine.replicas or max(models, 1) * max(1, units)
+    nodes = require_gpus(engine.replicas or 1, per_engine, beside, cluster)
+    count = engine.replicas or 1
+    while count < most and fits(nodes, [*beside, *[per_engine] * (count + 1)]):
+        count += 1
+    return min(count, max(models, 1) * max(1, units))
+
+
+def require_gpus(
+    engines: int, per_engine: int, beside: Sequence[int], cluster: ClusterConfig
+) -> list[int]:
+    """Compare need and have; waits a while for the nodes of a growing cluster.
+
+    Args:
+        engines: Engines that must run at once.
+        per_engine: GPUs of each, on one node.
+        beside: GPUs of each judge server, on one node, that must run at the same time.
+
+    Returns:
+        GPUs of each node.
+
+    Raises:
+        UserError: They do not fit.
+    """
+    need = [*beside, *[per_engine] * engines]
+    deadline = time.monotonic() + (cluster.wait_s if cluster.address else 0.0)
+    while not fits(nodes := gpus_by_node(), need) and time.monotonic() < deadline:
+        time.sleep(1.0)
+    if fits(nodes, need):
+        return nodes
+    who = [f"{engines} engine{'s' * (engines > 1)} of {per_engine}"] * bool(engines)
+    who += [f"judge servers of {'+'.join(map(str, beside))}"] * bool(beside)
+    have = f"{sum(nodes)}" + (f" ({'+'.join(map(str, nodes))} by node)" if len(nodes) > 1 else "")
+    lower = "engine.replicas or engine.tensor_parallel" if engines else "judge.tensor_parallel"
+    after = "judge.schedule=after starts the judge after the answers; or " if engines else ""
+    raise UserError(
+        f"{sum(need)} GPUs are needed ({' and '.join(who)}) and the cluster has {have}",
+        f"{after if beside else ''}lower {lower}, or add nodes (one engine or server stays on one)",
+    )
+
+
+def gpus_by_node() -> list[int]:
+    """GPUs of each node of the cluster that has some."""
+    import ray
+
+    found = [int(n["Resources"].get("GPU", 0)) for n in ray.nodes() if n["Alive"]]
+    return [gpus for gpus in found if gpus]
+
+
+def fits(nodes: Sequence[int], blocks: Sequence[int]) -> bool:
+    """Whether blocks of GPUs, each on one node, have room at the same time.
+
+    The largest first, each on the fullest node that still takes it.
+    """
+    free = sorted(nodes)
+    for block in sorted(blocks, reverse=True):
+        place = next((index for index, left in enumerate(free) if left >= block), None)
+        if place is None:
+            return False
+        free[place] -= block
+        free.sort()
+    return True

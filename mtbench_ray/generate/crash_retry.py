@@ -1,0 +1,94 @@
+"""What dead engine processes took with them, and what is done about it.
+
+When a process is killed (no memory left, a node taken back, a kernel that crashed), the driver
+knows only which conversations it owed. They are asked again, by the rule that the worker has for
+engines that die inside a living process: once more in small company, then alone; a conversation
+that kills its process when nobody else is there is failed by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mtbench_ray.engines.base import ShardUnit
+from mtbench_ray.generate.ray_stream import Lost
+from mtbench_ray.generate.shards import Work
+
+_COMPANY = 8
+"""Suspects run in groups this many times smaller than the one that died."""
+
+
+class Condemned(NamedTuple):
+    """A conversation that is not tried again, and why."""
+
+    work: Work
+    unit: ShardUnit
+    reason: str
+
+
+@dataclass
+class Losses:
+    """Deaths of engine processes in one run."""
+
+    processes: Counter[str] = field(default_factory=Counter)
+    """Processes lost, by model."""
+    _deaths: Counter[str] = field(default_factory=Counter)
+    _alone: set[str] = field(default_factory=set)
+    _words: dict[str, str] = field(default_factory=dict)
+    _condemned: Counter[str] = field(default_factory=Counter)
+
+    def note(self, lost: Lost, owed: Collection[str]) -> None:
+        """A process is gone.
+
+        Args:
+            owed: Answer ids that still lack a turn.
+        """
+        suspects = [unit.answer_id for unit in lost.shard.units if unit.answer_id in owed]
+        # By the joined model, the same in all rounds, where adapters share an engine.
+        label = lost.shard.model.label
+        self.processes[label] += 1
+        self._deaths.update(suspects)
+        self._words[label] = lost.words
+        if len(suspects) == 1:
+            self._alone.update(suspects)
+
+    def cut(self, work: Sequence[Work]) -> tuple[list[Work], list[Condemned]]:
+        """What is owed as the next round takes it: suspects apart, and those that are given up."""
+        todo: list[Work] = []
+        condemned: list[Condemned] = []
+        for item in work:
+            label = item.model.label
+            for unit in item.units:
+                deaths = self._deaths[unit.answer_id]
+                if unit.answer_id in self._alone and deaths >= item.engine.row_attempts:
+                    reason = f"took its engine's process down {deaths} times: {self._words[label]}"
+                    condemned.append(Condemned(item, unit, reason))
+                    # It was this row and not the engine: the others get their tries back.
+                    self._condemned[label] += 1
+            gone = {entry.unit.answer_id for entry in condemned}
+            rest = [unit for unit in item.units if unit.answer_id not in gone]
+            if self.processes[label] > item.engine.max_restarts + self._condemned[label]:
+                reason = (
+                    f"gave up after {self.processes[label]} lost engine processes"
+                    f" (engine.max_restarts): {self._words[label]}"
+                )
+                condemned += [Condemned(item, unit, reason) for unit in rest]
+            else:
+                groups = self._groups(rest)
+                todo += [dataclasses.replace(item, units=tuple(group)) for group in groups]
+        return todo, condemned
+
+    def _groups(self, units: Sequence[ShardUnit]) -> list[list[ShardUnit]]:
+        def dead(least: int, most: int) -> list[ShardUnit]:
+            return [unit for unit in units if least <= self._deaths[unit.answer_id] <= most]
+
+        groups = [dead(0, 0)]
+        for size, suspects in ((math.ceil(len(dead(1, 1)) / _COMPANY), dead(1, 1)),
+                               (1, dead(2, 1 << 30))):  # fmt: skip
+            groups += [suspects[i : i + size] for i in range(0, len(suspects), max(size, 1))]
+        return [group for group in groups if group]

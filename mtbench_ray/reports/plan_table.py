@@ -1,0 +1,102 @@
+"""``plan``: what a run would do, use and cost, as it is shown before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mtbench_ray.models.chat_template import context_window, load_template
+from mtbench_ray.models.checkpoint import locate, read_json
+from mtbench_ray.models.messages import build_messages
+from mtbench_ray.models.window import LARGEST_WINDOW, kv_cache_bytes, window_needed
+from mtbench_ray.planning.estimate import ANSWER_TOKENS, Estimate, estimates, imagine
+from mtbench_ray.planning.jobs import Job
+from mtbench_ray.planning.plan import render, setting
+from mtbench_ray.reports.tables import grid, label, number
+from mtbench_ray.schema import Evaluation, Message
+from mtbench_ray.workspace.workspace import Workspace
+
+
+def print_plan(
+    jobs: Sequence[Job], rows: Sequence[Evaluation], workspace: Workspace, *, show: int
+) -> None:
+    """Print the plan of a run, and ``show`` rendered prompts."""
+    found = estimates(jobs, rows, workspace)
+    total = Estimate("all", "")
+    for item in found:
+        for name in ("turns", "calls", "done", "planned", "prompt_tokens", "output_tokens"):
+            setattr(total, name, getattr(total, name) + getattr(item, name))
+        for name in ("dollars", "minutes"):
+            if getattr(item, name) is not None:
+                setattr(total, name, (getattr(total, name) or 0.0) + getattr(item, name))
+    headers = ["model", "judge", "turns to answer", "judge calls", "done", "prompt tokens",
+               "completion tokens", "dollars", "minutes of judging"]  # fmt: skip
+    lines = [
+        [
+            label(item.model), label(item.judge), str(item.turns), str(item.calls),
+            f"{item.done}/{item.planned}", f"{item.prompt_tokens:,}", f"{item.output_tokens:,}",
+            number(item.dollars), number(item.minutes, 1),
+        ]
+        for item in ([*found, total] if len(found) > 1 else found)
+    ]  # fmt: skip
+    print(grid(headers, lines, markdown=False))
+    print(
+        f"\ntokens are estimates; an answer that is not there yet counts {ANSWER_TOKENS} tokens."
+        "\nminutes follow from the judge's limits alone. Nothing has been started or spent."
+    )
+    remarks = [
+        f"{label(job.answers.model)} cannot be run: {job.error}"
+        if job.error
+        else "\n".join(f"{label(job.answers.model)}: {note}" for note in job.notes)
+        for job in jobs
+    ]
+    remarks += [f"{label(job.answers.model)}: {said}" for job in jobs if (said := _memory(job))]
+    # Once where several judges rate the same model.
+    print(*dict.fromkeys(filter(None, remarks)), sep="\n", end="\n" * any(remarks))
+    if show:
+        _show(jobs, rows, workspace, show)
+
+
+def _memory(job: Job) -> str:
+    """The window of an engine and what it costs; empty where it is the usual one, or unknown."""
+    model, engine = job.config.model, job.config.engine
+    if job.error or engine.kind != "vllm" or not job.questions:
+        return ""
+    config = read_json(locate(model).folder / "config.json")
+    have = context_window(config)
+    wanted = engine.max_model_len or window_needed(job.questions, job.config.sampling, model)
+    window = min(wanted, have or wanted)
+    cache = kv_cache_bytes(config, window)
+    if window <= LARGEST_WINDOW or cache is None:
+        return ""
+    return (
+        f"context window of {window:,} tokens: a conversation that fills it takes "
+        f"{cache / 2**30:.1f} GB of key-value cache"
+    )
+
+
+def _show(
+    jobs: Sequence[Job], rows: Sequence[Evaluation], workspace: Workspace, count: int
+) -> None:
+    job, row = jobs[0], rows[0]
+    model, engine = job.config.model, job.config.engine
+    for question in job.questions[:count]:
+        print(f"\n--- answer prompt, question {question.question_id}, turn 1 ---")
+        messages = build_messages(model, question, ())
+        if engine.kind == "vllm":
+            template = load_template(model, trust_remote_code=engine.trust_remote_code)
+            print(template.text(template.render(messages).ids))
+        else:
+            _print_messages(messages)
+    if row.judge:
+        what = setting(row, job.data)
+        turns = dict(workspace.turns)
+        for slot in what.mode.slots(row, what.questions)[:count]:
+            imagine(slot, turns, dict.fromkeys(slot.answer_ids, 16), row)
+            request = render(what, slot, turns)
+            print(f"\n--- judge prompt {request.judge_prompt}, question {slot.question_id} ---")
+            _print_messages(request.messages)
+
+
+def _print_messages(messages: Sequence[Message]) -> None:
+    for message in messages:
+        print(f"[{message.role}]\n{message.content}")

@@ -1,0 +1,141 @@
+"""One invocation: its settings are checked, its workspace is held, and what is owed is done."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import operator
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mtbench_ray.config import RunConfig
+from mtbench_ray.endpoint.keys import scrub
+from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError
+from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.judges.stage import check_budget
+from mtbench_ray.planning.jobs import evaluations, prepare
+from mtbench_ray.planning.settings_diff import describe_changes
+from mtbench_ray.run.progress import told_while_long
+from mtbench_ray.run.session import Session
+from mtbench_ray.run.signals import Interrupts
+from mtbench_ray.system.debugging import debugging
+from mtbench_ray.system.redact import secrets_in
+from mtbench_ray.validate import settle
+from mtbench_ray.workspace.workspace import Workspace
+
+
+@dataclass
+class RunResult:
+    """What a run leaves behind for its caller.
+
+    Attributes:
+        exit_code: See :mod:`mtbench_ray.errors`.
+        values: For each config the average (or adjusted win rate) of its own evaluation, Hydra's
+            return value; None where it has none or where it stands for several.
+    """
+
+    exit_code: int
+    values: list[float | None]
+
+
+def run_jobs(
+    configs: Sequence[RunConfig], *, command: Sequence[str], plan_only: bool = False
+) -> RunResult:
+    """Run (or only plan) all jobs of one invocation.
+
+    Args:
+        configs: One per Hydra job; all with the same workspace.
+        command: What was typed, for the run record.
+
+    Raises:
+        UserError: A mistake in the settings; nothing has been started.
+    """
+    with Interrupts() as interrupts:
+        return _run_jobs(configs, command, plan_only, interrupts)
+
+
+def _run_jobs(
+    configs: Sequence[RunConfig], command: Sequence[str], plan_only: bool, interrupts: Interrupts
+) -> RunResult:
+    from mtbench_ray.endpoint.keys import resolve_key
+    from mtbench_ray.reports.main import finish
+    from mtbench_ray.reports.plan_table import print_plan
+    from mtbench_ray.reports.summary import headline, remembering
+
+    first = configs[0]
+    check_shared(configs)
+    configs = [settle(config) for config in configs]
+    keys: list[str | None] = []
+    if not plan_only:
+        for config in configs:
+            if config.judge.kind == "openai" and config.stage != "answers":
+                keys.append(resolve_key(config.judge))
+                check_budget(config.judge, config.budget_usd)
+            if config.engine.kind == "openai" and config.stage != "judge":
+                keys.append(resolve_key(config.engine))
+    secrets = [key for key in keys if key]
+    secrets += [text for config in configs for text in secrets_in(dataclasses.asdict(config))]
+    with Workspace.open(first.workspace, write=not plan_only, secrets=secrets) as workspace:
+        if first.fresh:
+            workspace.start_over(command)
+        with told_while_long("checking settings and models", quiet=first.quiet):
+            jobs = prepare(configs, workspace)
+        wanted = evaluations(jobs, workspace)
+        rows = wanted.rows
+        changes = [] if first.fresh else describe_changes(jobs, workspace)
+        if not first.quiet:
+            print(*changes, sep="\n", end="\n" * bool(changes), file=sys.stderr)
+        if plan_only:
+            print_plan(jobs, rows, workspace, show=first.show)
+            return RunResult(EXIT_OK, [None for _ in configs])
+        session = Session(jobs, rows, workspace, command, interrupts)
+        session.record.notes += changes
+        try:
+            with debugging(first.debug, lambda text: scrub(workspace.scrub(text), None)):
+                code = session.run()
+        except UserError:
+            session.record.status = "failed"
+            with contextlib.suppress(UserError):  # the disk, perhaps: the first reason is told
+                workspace.save_run(session.record)
+            raise
+        complete = finish(workspace, session.record, rows, first, session.owes_nothing)
+        find = remembering(workspace, ScoreOptions(first.parity, 0))
+        values: list[float | None] = []
+        for place in range(len(configs)):
+            mine = [
+                row
+                for job, own in zip(jobs, wanted.of_jobs, strict=True)
+                for row in own
+                if job.place == place
+            ]
+            values.append(headline(mine[0], find) if len(mine) == 1 else None)
+    if code == EXIT_OK and not complete:
+        code = EXIT_PARTIAL
+    return RunResult(code, values)
+
+
+_SHARED = (
+    "workspace", "stage", "parity", "budget_usd", "fresh", "quiet", "show", "engine.kind",
+    "engine.replicas", "engine.tensor_parallel", "engine.pipeline_parallel",
+)  # fmt: skip
+"""Settings of the whole run: its one stream, its one table and its one budget."""
+
+
+def check_shared(configs: Sequence[RunConfig]) -> None:
+    """Raises UserError where a setting of the whole run differs between its jobs."""
+    names = [*_SHARED]
+    for group in ("report", "cluster"):
+        kind = getattr(configs[0], group)
+        names += [f"{group}.{item.name}" for item in dataclasses.fields(kind)]
+    for name in names:
+        values = list(dict.fromkeys(operator.attrgetter(name)(config) for config in configs))
+        if len(values) > 1:
+            raise UserError(
+                f"{name} cannot be swept: it belongs to the whole run"
+                f" ({', '.join(map(str, values))})",
+                f"one line for each: {name}={values[0]}, then {name}={values[1]}; "
+                "what is in the workspace is not done again"
+                if name != "parity"
+                else "judge once, then `report parity=fastchat` shows the other",
+            )

@@ -1,0 +1,391 @@
+"""One run in the driver: the stream of answers, the judges, the single writer.
+
+The main thread owns the workspace. Everything else (the Ray Data stream, judge loops, servers that
+come up) runs in threads that put events into one queue; the main thread writes each row, tells the
+board, and passes on what can now be judged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import queue
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from typing import Any
+
+from mtbench_ray.endpoint.served import ServedModels
+from mtbench_ray.engines.base import Shard
+from mtbench_ray.errors import EXIT_INTERRUPTED, EXIT_OK, UserError
+from mtbench_ray.generate import ray_stream as pipeline
+from mtbench_ray.generate.cluster import count_replicas, needs_ray, start_ray
+from mtbench_ray.generate.conversation import failed_turn
+from mtbench_ray.generate.crash_retry import Condemned, Losses
+from mtbench_ray.generate.ray_stream import Lost, NeverBegan
+from mtbench_ray.generate.shards import Work, make_shards, with_shares
+from mtbench_ray.planning.jobs import Job, judges_by_settings
+from mtbench_ray.planning.plan import Board, Setting, good_turns, setting
+from mtbench_ray.run.judge_pool import Judges, ServerNews
+from mtbench_ray.run.overview import overview
+from mtbench_ray.run.pending_work import owed_work
+from mtbench_ray.run.progress import Progress, told_while_long
+from mtbench_ray.run.signals import Interrupts
+from mtbench_ray.run.watchdog import Watchdog
+from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Request, Turn
+from mtbench_ray.system.redact import hidden
+from mtbench_ray.system.threads import ThreadEnded, listen, start_thread
+from mtbench_ray.workspace.run_record import RunRecord
+from mtbench_ray.workspace.workspace import Workspace
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 4.0
+"""Seconds that judge calls in flight may take to finish after the first Ctrl-C or SIGTERM; with the
+tear-down after it the run is gone within ten."""
+STREAM_STARTS = 4
+"""Times that a stream is started in a row of which Ray gives up each before an engine began."""
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """The stream of answers is over; ``error`` where it did not end well."""
+
+    error: BaseException | None = None
+
+
+@dataclass
+class Session:
+    """The run of prepared jobs on an open workspace."""
+
+    jobs: Sequence[Job]
+    evaluations: Sequence[Evaluation]
+    workspace: Workspace
+    command: Sequence[str]
+    interrupts: Interrupts
+    record: RunRecord = field(init=False)
+    owes_nothing: bool = field(init=False, default=False)
+    _events: queue.SimpleQueue[Any] = field(init=False, default_factory=queue.SimpleQueue)
+    _watchdog: Watchdog | None = field(init=False, default=None)
+    _ray_is_ours: bool = field(init=False, default=False)
+    _received: set[tuple[str, int]] = field(init=False, default_factory=set)
+    _served: ServedModels = field(init=False, default_factory=ServedModels)
+    _losses: Losses = field(init=False, default_factory=Losses)
+    _generating: bool = field(init=False, default=False)
+    _never_began: bool = field(init=False, default=False)
+    _failure: UserError | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.config = self.jobs[0].config
+        self.settings: list[Setting] = []
+        judges = judges_by_settings(self.jobs)
+        for row in self.evaluations:
+            if row.judge and row.error is None:
+                what = setting(row, self.workspace.load_data(row.data))
+                # The stored settings are without what the calls may need: secrets.
+                self.settings.append(dataclasses.replace(what, judge=judges[row.judge_settings]))
+        self.board = Board(
+            self.settings, self.workspace.turns, self.workspace.verdicts, self.config.parity
+        )
+        self.record = self.workspace.new_run(
+            hidden({"jobs": [dataclasses.asdict(job.config) for job in self.jobs]}),
+            self.evaluations,
+            self.command,
+        )
+        self.record.notes += [note for job in self.jobs for note in job.notes]
+        self._served.known(
+            (f"engine {turn.model}", turn.served_model, turn.system_fingerprint)
+            for turn in self.workspace.turns.values()
+        )
+
+    def run(self) -> int:
+        """Do what is owed; returns the exit code so far (0 or 130).
+
+        Raises:
+            UserError: The disk is full, the cluster too small and the like; rows so far are kept.
+        """
+        work = owed_work(self.jobs, self.workspace.turns) if self.config.stage != "judge" else []
+        requests = self.board.ready()
+        if not work and not requests:
+            self.owes_nothing = True
+            return EXIT_OK
+        self.workspace.save_run(self.record)
+        self.timeline = self.workspace.timeline(self.record.run_id)
+        self.progress = Progress(
+            self.evaluations,
+            self.settings,
+            self.workspace,
+            quiet=self.config.quiet,
+            parity=self.config.parity,
+        )
+        self.judges = Judges(
+            self.settings,
+            self.board,
+            self.workspace.turns,
+            self.config,
+            run_id=self.record.run_id,
+            log_dir=str((self.workspace.root / "runs" / self.record.run_id).resolve()),
+            post=self._events.put,
+            tell=self.progress.message,
+        )
+        try:
+            # Without a cluster to join, processes of one machine share their limits through a file.
+            joins = self.config.cluster.address or os.environ.get("RAY_ADDRESS")
+            shared = joins and any(
+                "cluster" in (job.config.judge.limit_scope, job.config.engine.limit_scope)
+                for job in self.jobs
+            )
+            actors = work and needs_ray(self.config.engine, self.config.cluster)
+            if self.judges.local or shared or actors:
+                with told_while_long("starting Ray", quiet=self.config.quiet):
+                    self._start_ray()
+                self._check_gpus(work)
+            self._introduce(work, requests)
+            for index, request in requests:
+                self.judges.submit(index, request)
+            with self.progress, listen(self._events.put):
+                with contextlib.suppress(CancelledError):  # the endpoints' loop ended: told below
+                    self.judges.start(answers=bool(work))
+                    self.interrupts.orderly = True
+                    self._drive(work)
+                self._pump(lambda: False)
+        finally:
+            self._tear_down()
+        if self.interrupts.happened:
+            self.record.status = "interrupted"
+            return EXIT_INTERRUPTED
+        if self._failure is not None:
+            raise self._failure
+        return EXIT_OK
+
+    def _introduce(self, work: list[Work], requests: list[tuple[int, Request]]) -> None:
+        if self.config.quiet:
+            return
+        gpus = None
+        if self._ray_is_ours:
+            import ray
+
+            gpus = int(ray.cluster_resources().get("GPU", 0))
+        turns = sum(
+            len(unit.question.turns) - len(unit.done) for item in work for unit in item.units
+        )
+        verdicts = len(requests) + (self.board.pending if work else 0)
+        for line in overview(self.jobs, turns=turns, verdicts=verdicts, gpus=gpus):
+            print(line, file=sys.stderr)
+
+    # The loop -----------------------------------------------------------------------------
+
+    def _drive(self, work: list[Work]) -> None:
+        starts = 0
+        while work:
+            before = len(self._received), self._losses.processes.total()
+            self._never_began = False
+            self._generate(work)
+            self._pump(lambda: self._generating)
+            starts = starts + 1 if self._never_began else 0
+            if 0 < starts < STREAM_STARTS and not self._stopping:
+                self._note("the engines are started again")
+                continue
+            # A dead engine process takes rows with it; another round gets them, while that helps.
+            if self._stopping or (len(self._received), self._losses.processes.total()) == before:
+                break
+            work, condemned = self._losses.cut(self._missing())
+            self._fail(condemned)
+            if work:
+                self._note(f"{sum(len(item.units) for item in work)} conversations are asked again")
+        if not self._stopping:
+            self.judges.last_call()
+            self._pump(lambda: self.judges.busy)
+
+    def _missing(self) -> list[Work]:
+        return owed_work(self.jobs, self.workspace.turns, self._received)
+
+    @property
+    def _stopping(self) -> bool:
+        return self.interrupts.stop.is_set() or self._failure is not None
+
+    def _pump(self, busy: Callable[[], bool]) -> None:
+        """Handle events while ``busy``, and then those that are left."""
+        deadline = None
+        while True:
+            try:
+                self._handle(self._events.get(timeout=0.2))
+                continue
+            except queue.Empty:
+                pass
+            self.progress.tick()
+            self.judges.announce()
+            if self._stopping:
+                if deadline is None:
+                    deadline = time.monotonic() + GRACE_S
+                    if self.interrupts.stop.is_set():
+                        self.progress.message("stopping: calls in flight may end")
+                    self.judges.stop(GRACE_S)
+                if time.monotonic() > deadline or not self.judges.in_flight:
+                    return
+            elif not busy() and self._events.empty():
+                return
+
+    def _handle(self, event: Any) -> None:
+        if isinstance(event, Turn):
+            self._on_turn(event)
+        elif isinstance(event, Judgment):
+            row = event
+            self.judges.judged(row)
+            self.workspace.append(row)
+            self.timeline.add(
+                "judgment", id=row.judgment_id, answers=list(row.answer_ids), turn=row.turn,
+                started=row.started, judged=row.created, status=row.status,
+            )  # fmt: skip
+            self.progress.judgment(row)
+        elif isinstance(event, EngineEvent) and event.kind == "beat":
+            self.progress.beat(event)
+        elif isinstance(event, EngineEvent):
+            self.record.events.append(event)
+            log.debug("engine %s %s: %s %.1f s %s", event.replica, event.model, event.kind,
+                      event.seconds, event.detail)  # fmt: skip
+            self.timeline.add("engine", kind=event.kind, model=event.model,
+                              seconds=round(event.seconds, 3), detail=event.detail)  # fmt: skip
+            self.progress.engine(event)
+        elif isinstance(event, Lost):
+            owed = {unit.answer_id for item in self._missing() for unit in item.units}
+            self._losses.note(event, owed)
+            self._note(f"an engine of {event.shard.model.label} was lost: {event.words}")
+        elif isinstance(event, ServerNews):
+            self.judges.hear(event)
+        elif isinstance(event, _Ended):
+            self._on_end(event)
+        elif isinstance(event, ThreadEnded):
+            self.record.notes.append("".join(traceback.format_exception(event.error)))
+            self._failure = UserError(
+                f"a part of the program failed: {event}",
+                "what is done is kept: run the same command again to go on",
+            )
+
+    def _on_turn(self, turn: Turn) -> None:
+        """Write a turn and judge what it makes possible; a row that came before is dropped."""
+        good = good_turns(turn.answer_id, self.workspace.turns)
+        if len(good) >= turn.turn:
+            return
+        self._received.add((turn.answer_id, turn.turn))
+        row = dataclasses.replace(turn, run_id=self.record.run_id)
+        self.workspace.append(row)
+        self.timeline.add("turn", answer=row.answer_id, turn=row.turn, generated=row.created,
+                          status=row.status)  # fmt: skip
+        self._note_service(row)
+        self.progress.turn(row)
+        if row.status in ANSWERED:
+            for index, request in self.board.ready([row.answer_id]):
+                self.judges.submit(index, request)
+
+    def _note_service(self, row: Turn) -> None:
+        """What an endpoint's row says of the service: other parameters, another model."""
+        label = f"engine {row.model}"
+        if line := self._served.note(label, row.served_model, row.system_fingerprint):
+            self._note(f"{line}; their answers may not be comparable")
+        if row.engine_origin == "endpoint":
+            adjusted = json.loads(row.sampling).get("adjusted", {})
+            self.record.learned |= {f"{label}.{k}": v for k, v in adjusted.items() if k != "room"}
+
+    def _on_end(self, event: _Ended) -> None:
+        self._generating = False
+        if event.error is None:
+            return
+        if isinstance(event.error, UserError):
+            self._failure = event.error  # told when all has ended
+            return
+        self._never_began = isinstance(event.error, NeverBegan)
+        words = str(event.error).strip() or type(event.error).__name__
+        # The whole text, often a remote traceback, is in the run record.
+        self.record.notes.append(f"answers: {words}")
+        where = pipeline.LOGS if needs_ray(self.config.engine, self.config.cluster) else ""
+        self.progress.message(f"answers stopped: {words.splitlines()[-1]}{where}")
+
+    def _note(self, text: str) -> None:
+        self.record.notes.append(text)
+        self.progress.message(text)
+
+    # Answers ------------------------------------------------------------------------------
+
+    def _generate(self, work: list[Work]) -> None:
+        self._generating = True
+
+        def produce() -> None:
+            engine = work[0].engine
+            units = sum(len(item.units) for item in work)
+            beside = self.judges.gpus_beside()
+            replicas = count_replicas(engine, self.config.cluster, len(work), units, beside)
+            threads = engine.cpu_threads or self.judges.cpu_share(replicas)
+            shared = with_shares(work, replicas, threads)
+            shards = make_shards(shared, replicas, self.record.run_id)
+            for output in pipeline.stream(
+                shards, replicas, self.config.cluster, self.interrupts.stop
+            ):
+                self._events.put(output)
+
+        start_thread("answers", produce, ended=lambda error: self._events.put(_Ended(error)))
+
+    def _check_gpus(self, work: Sequence[Work]) -> None:
+        """Need and have are compared before anything is started: what does not fit would wait.
+
+        Raises:
+            UserError: They do not fit.
+        """
+        self.judges.check_gpus()
+        for engine in {id(item.engine): item.engine for item in work}.values():
+            count_replicas(engine, self.config.cluster, 1, 1, self.judges.gpus_beside())
+
+    def _fail(self, condemned: Sequence[Condemned]) -> None:
+        """Write the rows of conversations that are not tried again."""
+        for work, unit, reason in condemned:
+            shard = Shard(work.model, work.sampling, work.engine, (unit,), self.record.run_id)
+            history = tuple(turn.content for turn in unit.done)
+            for turn in range(len(unit.done) + 1, len(unit.question.turns) + 1):
+                self._on_turn(failed_turn(unit, shard, turn, reason, "cold", history))
+
+    # Ray and the end ----------------------------------------------------------------------
+
+    def _start_ray(self) -> None:
+        import ray
+
+        if ray.is_initialized():
+            return
+        if not (self.config.cluster.address or os.environ.get("RAY_ADDRESS")):
+            self._watchdog = Watchdog()
+            self.interrupts.spared.add(self._watchdog.pid)
+        self._ray_is_ours = True
+        try:
+            start_ray(self.config.cluster)
+        except SystemExit:  # Ray's own handler of SIGTERM
+            raise KeyboardInterrupt from None
+        finally:
+            self.interrupts.install()
+        if self._watchdog is not None:
+            self._watchdog.settled()
+
+    def _tear_down(self) -> None:
+        """End everything that this run started; rows that are still waiting are written."""
+        try:
+            self.judges.close()
+            self.record.learned |= self.judges.learned
+            while not self._events.empty():
+                self._handle(self._events.get())
+            self.judges.announce()
+            self.record.notes += self.judges.notes
+        finally:
+            self._end_ray()
+            self.timeline.close()
+
+    def _end_ray(self) -> None:
+        if self._ray_is_ours:
+            import ray
+
+            ray.shutdown()
+        if self._watchdog is not None:
+            self._watchdog.close()
