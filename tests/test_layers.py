@@ -1,27 +1,23 @@
 """Arrows point down only, and heavy libraries are imported where they are used."""
 
 import ast
+import doctest
+import importlib
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "mtbench_ray"
 FILES = sorted(PACKAGE.rglob("*.py"))
-LEVELS = {
-    "schema": 0, "errors": 0, "config": 0, "redact": 0,
-    "thinking": 0,
-    "names": 1, "journal": 1, "lock": 1, "parquet": 1, "runs": 1, "stats": 1, "assets": 1,
-    "demo_model": 1, "checkpoints": 1, "overrides": 1, "settle": 1, "benchmarks": 1, "endpoint": 1,
-    "judges": 2, "engines": 2, "store": 2, "fastchat": 3,
-    "jobs": 4, "plan": 3, "pipeline": 4, "shards": 3, "cluster": 3, "losses": 5, "changes": 5,
-    "signals": 1, "watchdog": 1, "judging": 5, "session": 5, "owed": 5, "deaths": 1,
-    "standings": 5, "progress": 5, "reports": 5,
-    "threads": 0, "sockets": 0, "sources": 1, "typed_secrets": 2, "debugging": 1, "overview": 5,
-    "mistakes": 1, "usage": 1, "evaluations": 1, "demo_size": 3,
-    "run": 6, "hydra_launcher": 6, "composing": 6, "cli": 7, "__main__": 8,
-}  # fmt: skip
+LAYERS = (
+    "system", "config", "errors", "schema", "stats", "benchmarks", "workspace", "validate",
+    "models", "endpoint", "engines", "judges", "planning", "generate", "fastchat", "reports",
+    "run", "cli", "__main__",
+)  # fmt: skip
+"""Folders and root modules; each imports only from those before it."""
 LAZY = {"vllm", "torch", "transformers", "openai", "matplotlib", "datasets", "ray", "safetensors"}
 PURE = ("schema", "errors", "config", "stats", "benchmarks", "judges")
+_CALLS = ("stage", "judge_call")
 PURE_MAY = {"numpy", "mtbench_ray"}
 
 
@@ -54,22 +50,59 @@ def part(path: Path) -> str:
     return relative.parts[0] if len(relative.parts) > 1 else relative.stem
 
 
+def imports_of_ours(path: Path) -> set[str]:
+    """Parts of this package that a file imports anywhere, inside functions too."""
+    modules = (module.split(".") for module in all_imports(path))
+    return {names[1] for names in modules if names[0] == "mtbench_ray" and len(names) > 1}
+
+
+def test_the_root_holds_five_modules_and_a_folder_for_each_part():
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
+    assert modules == {"config", "schema", "errors", "stats", "validate"}
+    assert {part(path) for path in FILES} - {"__init__"} == set(LAYERS)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_arrows_point_down(path):
     if part(path) == "__init__":
         return
-    mine = LEVELS[part(path)]
-    for module in top_level_imports(path):
-        names = module.split(".")
-        if names[0] != "mtbench_ray" or len(names) < 2 or names[1] not in LEVELS:
-            continue
-        if names[1] != part(path):
-            assert LEVELS[names[1]] <= mine, f"{path.name} imports {module}"
+    below = LAYERS[: LAYERS.index(part(path)) + 1]
+    assert imports_of_ours(path) <= set(below), path
+
+
+@pytest.mark.parametrize("folder", ["engines", "judges"])
+def test_folders_in_a_folder_do_not_import_each_other(folder):
+    """Of the parts of a folder that are folders themselves."""
+    found = set()
+    inside = [path for path in FILES if path.relative_to(PACKAGE).parts[0] == folder]
+    for path in inside:
+        parts = path.relative_to(PACKAGE).parts
+        mine = parts[1] if len(parts) > 2 else ""
+        for module in all_imports(path):
+            names = module.split(".")
+            if names[:2] == ["mtbench_ray", folder] and len(names) > 2:
+                other = names[2] if (PACKAGE / folder / names[2]).is_dir() else ""
+                if other and mine and other != mine:
+                    found.add((mine, other))
+    assert not {(b, a) for a, b in found} & found
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES} - {PACKAGE}))
+def test_each_folder_says_what_comes_in_and_goes_out(folder):
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text("utf-8"))) or ""
+    for word in ("In:", "Out:", ">>>"):
+        assert word in text, folder.name
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES} - {PACKAGE}))
+def test_the_example_of_each_folder_works(folder):
+    name = ".".join(folder.relative_to(PACKAGE.parent).parts)
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_heavy_libraries_are_imported_inside_functions(path):
-    if part(path) in ("hydra_launcher", "demo_model"):
+    if path.stem in ("hydra_launcher", "demo_model"):
         return
     heavy = {module.split(".")[0] for module in top_level_imports(path)} & (LAZY | {"hydra"})
     assert not heavy
@@ -80,7 +113,8 @@ def test_correctness_code_needs_only_the_standard_library_and_numpy(name):
     import sys
 
     for path in FILES:
-        if part(path) != name or path.name in ("stage.py", "server.py"):
+        # What calls a service, or runs one.
+        if part(path) != name or path.stem in _CALLS or "local_server" in path.parts:
             continue
         for module in top_level_imports(path):
             top = module.split(".")[0]
@@ -88,7 +122,7 @@ def test_correctness_code_needs_only_the_standard_library_and_numpy(name):
 
 
 def test_only_the_pipeline_imports_ray_data_and_only_the_command_line_imports_hydra():
-    ray_data = {part(p) for p in FILES if any(m.startswith("ray.data") for m in all_imports(p))}
-    hydra = {part(p) for p in FILES if any(m.split(".")[0] == "hydra" for m in all_imports(p))}
-    assert ray_data == {"pipeline"}
-    assert hydra == {"composing", "hydra_launcher", "typed_secrets"}
+    ray_data = {p.stem for p in FILES if any(m.startswith("ray.data") for m in all_imports(p))}
+    hydra = {p.stem for p in FILES if any(m.split(".")[0] == "hydra" for m in all_imports(p))}
+    assert ray_data == {"ray_stream"}
+    assert hydra == {"hydra_app", "hydra_launcher", "typed_secrets"}

@@ -1,4 +1,13 @@
-"""Benchmarks by name."""
+"""Which questions there are, with references and judge prompts, and where they come from.
+
+In: names and files (official ones fetched by version and sha256, a user's own, a hub's data set).
+
+Out: questions as :class:`~mtbench_ray.schema.Question`.
+
+>>> from mtbench_ray.benchmarks import get_benchmark
+>>> get_benchmark("mt_bench").categories[:2]
+('writing', 'roleplay')
+"""
 
 from mtbench_ray.benchmarks.base import Benchmark
 from mtbench_ray.benchmarks.mtbench import MTBench
