@@ -2,6 +2,9 @@
 # Runs all checks; sets up .venv first where needed. Arguments are passed on to pytest:
 #
 #   bash launch/test.sh -k parse
+#   bash launch/test.sh -n 2 -m "not engine and not rays"   # the parts without engines and Ray
+#
+# Without arguments these parts run on all cores, and then those with engines and Ray one by one.
 set -euo pipefail
 for arg; do
   case $arg in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit ;; esac
@@ -26,4 +29,9 @@ python=.venv/bin/python
 step "ruff check" "$python" -m ruff check .
 step "ruff format" "$python" -m ruff format --check .
 step "mypy" "$python" -m mypy
-step "pytest" "$python" -m pytest "$@"
+if [ $# -gt 0 ]; then
+  step "pytest" "$python" -m pytest "$@"
+  exit
+fi
+step "pytest, engines and Ray" "$python" -m pytest -m "engine or rays"
+step "pytest, the rest" "$python" -m pytest -m "not engine and not rays" -n logical --dist worksteal
