@@ -192,6 +192,21 @@ def test_the_commands_of_the_readme_are_understood(command):
     read([word for word in words if "..." not in word], presets())
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "nothing was pending: no engine was started, no judge was called",
+        "Incomplete. Re-run the same command to finish the remaining items.",
+        "cannot be swept",
+        "Answers are missing.",
+    ],
+)
+def test_messages_that_the_readme_quotes_are_the_programs(message):
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "mtbench_ray").rglob("*.py"))
+    assert message in " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert message in sources
+
+
 def test_a_wheel_runs_from_anywhere(tmp_path):
     built = subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT],

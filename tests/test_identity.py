@@ -69,6 +69,40 @@ def test_configs_and_tokenizer_count(folder: Path, name: str) -> None:
     assert of(folder) != before
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "tokenizer.json",
+        "tokenizer_config.json", "tokenizer.model.v3", "vocab.txt", "vocab.json", "merges.txt",
+        "special_tokens_map.json", "added_tokens.json", "tekken.json", "qwen.tiktoken",
+        "chat_template.jinja", "chat_template.json", "additional_chat_templates/x.jinja",
+        "modeling_my.py", "configuration_my.py", "tokenization_my.py", "generation_config.json",
+    ],
+)  # fmt: skip
+def test_a_new_file_of_tokenizer_or_code_and_its_change_are_another_model(
+    folder: Path, name: str
+) -> None:
+    (folder / name).unlink(missing_ok=True)
+    prints = [of(folder)]
+    (folder / name).parent.mkdir(exist_ok=True)
+    for text in ("{}", '{"a": 1}'):
+        (folder / name).write_text(text)
+        prints.append(of(folder))
+    assert len(set(prints)) == 3
+    (folder / name).write_text("{}")
+    assert of(folder) == prints[1]
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "trainer_state.json", "training_args.bin", "optimizer.pt", "scheduler.pt",
+             "rng_state.pth", "events.out.tfevents.1", "LICENSE", "all_results.json"]
+)  # fmt: skip
+def test_what_a_trainer_leaves_beside_a_model_does_not_count(folder: Path, name: str) -> None:
+    before = of(folder)
+    (folder / name).write_text("x")
+    assert of(folder) == before
+
+
 @pytest.mark.parametrize("tensor", range(4))
 def test_large_checkpoints_are_sampled_in_every_tensor(
     folder: Path, tensor: int, monkeypatch: pytest.MonkeyPatch
@@ -203,6 +237,14 @@ def test_endpoint_ids_depend_on_address_and_model_name() -> None:
     assert id_of(engine=engine) != id_of(engine=changed(engine, base_url="http://b/v1"))
     assert id_of(engine=engine) != id_of(changed(MODEL, path="other"), engine)
     assert id_of(engine=engine) == id_of(engine=changed(engine, dtype="float32", timeout_s=1.0))
+
+
+def test_the_least_length_of_a_reply_counts_where_it_is_asked_for() -> None:
+    engine = EngineConfig(kind="openai", base_url="http://a/v1")
+    ids = [id_of(engine=changed(engine, min_response_length=least)) for least in (0, 5, 6)]
+    assert ids[0] == id_of(engine=engine)
+    assert len(set(ids)) == 3
+    assert id_of(engine=changed(ENGINE, min_response_length=5)) == id_of()
 
 
 def test_check_has_nothing_to_say_of_an_ordinary_model(folder: Path) -> None:

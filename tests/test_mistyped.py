@@ -32,9 +32,9 @@ from mtbench_ray.workspace.journal import read
         (["report", "frmat=json"], "did you mean format=?"),
         (["report", "out=x"], "report format=json > FILE"),
         (["model=a/b", "judge=none", "engine=fake", "sampling.max_tokens=0"],
-         "sampling.max_tokens=0 leaves no token\n  leave it out for 1024"),
-        (["model=a/b", "judge=local", "engine=fake", "judge.max_tokens=0"],
-         "judge.max_tokens=0 leaves no token\n  leave it out for 2048"),
+         "engine=fake is no service\n  write sampling.max_tokens=1024"),
+        (["model=a/b", "judge=local", "engine=fake", "judge.max_tokens=-1"],
+         "write judge.max_tokens=1024, or judge.max_tokens=0 for a service's own default"),
     ],
 )  # fmt: skip
 def test_hints_lead_to_the_right_line(words, said, tmp_path, monkeypatch, capsys):

@@ -83,6 +83,24 @@ def test_the_average_of_the_line_is_that_of_the_table(line, capsys):
     assert row.split()[4] == average
 
 
+def test_the_mean_so_far_is_read_as_the_table_is(line, stub, capsys):
+    def means(*more):
+        assert main(["model=org/m", *line, *more]) == 0
+        shown = capsys.readouterr()
+        row = next(text for text in shown.out.splitlines() if text.startswith("org/m"))
+        return re.findall(r"(?:average|mean so far) +([\d.]+)", shown.err), row.split()[4]
+
+    stub.script.text = "Rating: [[2]] [T]or Rating: [[9]]"
+    tags = ["judge.thinking_open='[T]'", "judge.thinking_close='[/T]'"]
+    assert means("limit=1") == (["9.00", "9.00"], "9.00")
+    # the first question's stored replies are read again with these tags
+    assert means("limit=2", *tags) == (["2.00", "2.00"], "2.00")
+    stub.script.text = "I give it [7]."
+    fastchat = ["judge.model=other", "parity=fastchat", "workspace=" + line[3][10:] + "_other"]
+    assert means("limit=1", *fastchat) == (["7.00", "7.00"], "7.00")
+    assert means("limit=2", *fastchat) == (["7.00", "7.00"], "7.00")
+
+
 def test_a_rerun_counts_what_is_there(line, capsys):
     assert main(["model=org/a", *line]) == 0
     capsys.readouterr()

@@ -10,6 +10,7 @@ from verdicts import prompt_file
 from mtbench_ray.cli.main import main
 from mtbench_ray.config import EngineConfig, JudgeConfig, ModelConfig, RunConfig
 from mtbench_ray.errors import UserError
+from mtbench_ray.models.checkpoint import Source
 from mtbench_ray.planning import jobs
 from mtbench_ray.planning.jobs import evaluations, prepare
 from mtbench_ray.workspace.workspace import Workspace
@@ -162,7 +163,7 @@ def test_a_local_judge_is_known_by_what_its_folder_holds(questions, tmp_path):
         config = RunConfig(
             ModelConfig("org/m"),
             JudgeConfig(kind="local", model=str(model), prompts="rubric5"),
-            EngineConfig("fake"),
+            EngineConfig(kind="fake"),
             question_path=str(questions),
         )
         with Workspace.open(tmp_path, write=False) as workspace:
@@ -175,6 +176,83 @@ def test_a_local_judge_is_known_by_what_its_folder_holds(questions, tmp_path):
     (judge / "config.json").write_text('{"new": 1}')
     assert len({first, settings(judge), settings("org/judge")}) == 3
     assert settings("org/judge") == settings("smollm2-135m") == ""
+
+
+def test_a_local_judge_of_the_hub_is_known_by_its_commit(questions, tmp_path, monkeypatch):
+    def settings(commit):
+        def found(model):
+            assert model.path == "org/judge"
+            if commit is None:
+                raise UserError("this machine does not reach the hub")
+            return Source("org/judge", commit, tmp_path)
+
+        monkeypatch.setattr("mtbench_ray.planning.jobs.locate", found)
+        config = RunConfig(
+            ModelConfig("org/m"),
+            JudgeConfig(kind="local", model="org/judge", prompts="rubric5"),
+            EngineConfig(kind="fake"),
+            question_path=str(questions),
+        )
+        with Workspace.open(tmp_path, write=False) as workspace:
+            (row,) = evaluations(prepare([config], workspace), workspace).rows
+        return json.loads(row.judge_settings)["content"], row.evaluation_id
+
+    one, two, unknown = settings("a" * 40), settings("b" * 40), settings(None)
+    assert [content for content, _ in (one, two, unknown)] == ["a" * 40, "b" * 40, ""]
+    assert len({one, two, unknown}) == 3
+    assert settings("a" * 40) == one
+
+
+def test_a_default_that_is_typed_changes_no_id(cli):
+    assert cli("model=org/m") == 0
+    typed = [
+        "sampling.max_tokens=1024", "sampling.seed=0", "sampling.top_p=1.0", "sampling.top_k=-1",
+        "sampling.temperature=null", "sampling.repetition_penalty=1", "model.thinking=unset",
+        "model.stop=[]", "model.stop_token_ids=[]", "model.thinking_open='<think>'",
+        "model.system_prompt=null", "model.split_thinking=auto", "engine.dtype=auto",
+        "engine.max_model_len=null", "engine.args={}", "judge.temperature=0.0",
+        "judge.max_tokens=2048", "judge.truncate=never", "judge.extra_body={}",
+    ]  # fmt: skip
+    before = cli.summary
+    assert cli("model=org/m", *typed) == 0
+    assert (cli.calls, len(cli.rows("answers.jsonl"))) == (0, 8)
+    assert "nothing was pending: no engine was started, no judge was called" in cli.err
+    assert cli.summary == before
+
+
+@pytest.mark.parametrize("spelling", ["{url}/", "{url}//", " {url}", "HTTP{rest}"])
+def test_an_address_in_another_spelling_is_the_same_service(spelling, cli):
+    assert cli("model=org/m", "limit=1") == 0
+    url = cli.stub.url
+    address = spelling.format(url=url, rest=url.removeprefix("http"))
+    assert cli("model=org/m", "limit=1", f"judge.base_url={address}") == 0
+    assert cli.calls == 0
+    assert [result["average"]["planned"] for result in cli.summary["results"]] == [2]
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (None, "https://api.openai.com/v1"),
+        (None, "https://api.openai.com:443/v1/"),
+        ("http://host/v1", "http://HOST:80/v1/"),
+    ],
+)
+def test_a_default_address_or_port_is_in_no_id(one, two, questions, tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    ids = []
+    for address in (one, two, "http://other/v1"):
+        config = RunConfig(
+            ModelConfig("org/m"),
+            JudgeConfig(address, model="j", prompts="rubric5"),
+            EngineConfig(kind="openai", base_url=address or "https://api.openai.com/v1"),
+            question_path=str(questions),
+        )
+        with Workspace.open(tmp_path, write=False) as workspace:
+            (row,) = evaluations(prepare([config], workspace), workspace).rows
+        ids.append((row.evaluation_id, row.answers.units[0].answer_id))
+    assert ids[0] == ids[1]
+    assert {*ids[0]}.isdisjoint(ids[2])
 
 
 def test_keys_of_judges_with_one_label_are_both_hidden(cli, monkeypatch):

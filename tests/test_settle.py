@@ -17,7 +17,7 @@ def no_address(monkeypatch):
 
 def config(key="", value=None):
     """A good run, with one setting changed."""
-    made = RunConfig(ModelConfig("org/m"), JudgeConfig(model="j"), EngineConfig("fake"))
+    made = RunConfig(ModelConfig("org/m"), JudgeConfig(model="j"), EngineConfig(kind="fake"))
     if not key:
         return made
     group, _, name = key.rpartition(".")

@@ -44,3 +44,15 @@ def test_a_category_without_a_score_is_null_and_shown_as_missing(
     assert math["failed"] == {"answer_error": 4}
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("org/m"))
     assert "n/a" in row
+
+
+def test_how_often_a_model_thought_is_told_by_turn(cli):
+    def figures(*more):
+        assert cli("stage=answers", "limit=2", *more) == 0
+        found = cli.summary["results"][-1]["answers"]
+        return found["thinking_compliance"], found["thinking_compliance_by_turn"]
+
+    replies = "{1: ['<think>a</think>b', plain], 2: ['<think>c</think>d', '<think>e</think>f']}"
+    faults = f"engine.fake_faults={{replies: {replies}}}"
+    assert figures("model=org/m", "model.thinking=prompt", faults) == (0.75, {"1": 1.0, "2": 0.5})
+    assert figures("model=org/other") == (None, None)

@@ -44,6 +44,26 @@ def test_a_text_is_what_was_typed(text, monkeypatch, tmp_path):
             config.model.system_prompt] == [text] * 5  # fmt: skip
 
 
+TAGS = ["[T]", "[/T]", "[THINK]", "[/THINK]", "[a,b]", "[1]", "[]", "{T}", "<|think|>", "(t)",
+        "{a: 1}", "[[T]]", "[ T ]", "[INST] <<SYS>>", "◁think▷"]  # fmt: skip
+
+
+@pytest.mark.parametrize("tag", TAGS)
+def test_tags_in_brackets_need_no_quotes(tag, monkeypatch, tmp_path):
+    keys = ["judge.thinking_open", "judge.thinking_close", "model.thinking_open",
+            "model.thinking_close"]  # fmt: skip
+    typed = [tag] * 4
+    for line in ([f"{key}={tag}" for key in keys], [f"{key}='{tag}'" for key in keys]):
+        (config,) = composed(monkeypatch, tmp_path, *line)
+        assert [config.judge.thinking_open, config.judge.thinking_close,
+                config.model.thinking_open, config.model.thinking_close] == typed  # fmt: skip
+
+
+def test_a_sweep_over_tags_in_brackets_keeps_each(monkeypatch, tmp_path):
+    configs = composed(monkeypatch, tmp_path, "-m", "judge.thinking_open=[T],[a,b],<t>")
+    assert [config.judge.thinking_open for config in configs] == ["[T]", "[a,b]", "<t>"]
+
+
 @pytest.mark.parametrize("text", [*NUMBERS, "</s>", "Q:", "größe", "a=b", "[INST]", "it's"])
 def test_a_text_in_a_list_is_what_was_typed(text, monkeypatch, tmp_path):
     (config,) = composed(monkeypatch, tmp_path, f"model.stop=[{text},End]", "categories=['1.10']")

@@ -69,6 +69,9 @@ score against training step. Nothing is run.
   workspace=DIR         default: results; for curves it may be given several times
   format=FORMAT         table (the default), json or markdown; not for curves
   mode=MODE             only single, pairwise-baseline or pairwise-all
+  model=P judge=P       the table: only rows whose model, judge or benchmark fits a pattern
+  benchmark=P           (*, ? and [...] as for files)
+  category=NAME,NAME    the table: only verdicts of these categories count
   parity=fastchat       FastChat's own parsing and aggregation (default: safe)
   resamples=N seed=N    the bootstrap of the intervals (default: 2000 and 0)
   error=ERROR by=PART   curves; error bars: ci95 (the default), sem, std, repeats or none;
@@ -77,6 +80,7 @@ score against training step. Nothing is run.
 
 examples:
   python -m mtbench_ray report format=markdown
+  python -m mtbench_ray report 'model=*step_*' judge=gpt-4o category=math,coding
   python -m mtbench_ray report compare ckpt/step=100 ckpt/step=200 workspace=out
 """,
     "list": """\

@@ -124,6 +124,10 @@ def _report(args: list[str]) -> int:
             "error": "ci95",
             "by": "both",
             "out": "",
+            "model": "",
+            "judge": "",
+            "category": "",
+            "benchmark": "",
         },
     )
     # Curves of several runs may come from several workspaces.

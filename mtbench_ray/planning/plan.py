@@ -89,12 +89,16 @@ def outcomes(
     return result
 
 
+def value_today(what: Setting, judgment: Judgment | None, parity: str) -> float | None:
+    """The value of a stored judgment as it is read now; None where there is none."""
+    if judgment is None:
+        return None
+    return read_again(what.mode, judgment, parity, what.prompts, tags(what.judge)).value
+
+
 def counts(what: Setting, judgment: Judgment | None, parity: str) -> bool:
     """Whether a stored judgment has a value in a parity, so that its verdict is not owed."""
-    if judgment is None:
-        return False
-    again = read_again(what.mode, judgment, parity, what.prompts, tags(what.judge))
-    return again.value is not None
+    return value_today(what, judgment, parity) is not None
 
 
 def tags(judge: JudgeConfig) -> tuple[str, str]:

@@ -13,7 +13,9 @@ from mtbench_ray import fastchat
 from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.planning.evaluations import told_apart
 from mtbench_ray.reports import agreement, compare, curve
+from mtbench_ray.reports.filters import Filter
 from mtbench_ray.reports.spread import aggregate, is_repeated
 from mtbench_ray.reports.summary import (
     Summary,
@@ -89,18 +91,22 @@ def _show(
     options: ScoreOptions,
     find: Verdicts,
     format: str,
+    only: Filter | None = None,
 ) -> list[Summary]:
     """Print the tables of evaluations, one for each mode; in JSON one object."""
     modes = modes_of(rows)
     if format == "json":
-        whole = summarise_all(workspace, rows, options, find)
+        whole = summarise_all(workspace, rows, options, find, only)
         print(json.dumps(whole, indent=1))
         return [whole, *whole["other_modes"]]
-    found = [summarise(workspace, rows, mode, options, find) for mode in modes]
+    found = [summarise(workspace, rows, mode, options, find, only) for mode in modes]
+    only = only or Filter()
     for number, summary in enumerate(found):
         if len(found) > 1:
             print("\n" * bool(number) + f"{'## ' * (format == 'markdown')}{summary['mode']}\n")
-        _print(summary, rows, options, find, format)
+        same = [row for row in rows if row.mode == summary["mode"]]
+        shown = only.rows(workspace, same, told_apart(same), find)
+        _print(summary, shown, options, only.counting(find), format)
     return found
 
 
@@ -125,6 +131,10 @@ def report(
     error: str,
     by: str,
     out: str,
+    model: str = "",
+    judge: str = "",
+    category: str = "",
+    benchmark: str = "",
 ) -> int:
     """Print the table (or another report) of a workspace.
 
@@ -134,6 +144,10 @@ def report(
         error: Curves: what error bars show.
         by: Curves: which pictures.
         out: Curves: folder of the files.
+        model: The table: see :class:`~mtbench_ray.reports.filters.Filter`.
+        judge: The same.
+        category: The same.
+        benchmark: The same.
 
     Raises:
         UserError: There is nothing to report, or an unknown word or format.
@@ -152,6 +166,11 @@ def report(
         raise UserError(
             f"out={out} is of `report curve` and `report agreement`",
             "write the table to a file: report format=json > FILE",
+        )
+    only = Filter(model, judge, category, benchmark)
+    if kind and only.given():
+        raise UserError(
+            f"{only.given()[0]} is of the table, not of `report {kind}`", "leave it out"
         )
     if kind == "curve":
         if format != "table":
@@ -175,7 +194,8 @@ def report(
             return compare.report(names, opened, rows, options, format)
         if mode:
             rows = [row for row in rows if row.mode == mode]
-        found = _show(opened, rows, options, remembering(opened, options), format)
+        find = remembering(opened, options)
+        found = _show(opened, only.check(opened, rows, find), options, find, format, only)
     return EXIT_OK if all(summary["complete"] for summary in found) else EXIT_PARTIAL
 
 

@@ -16,8 +16,10 @@ from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.matches import FOR_MODEL
 from mtbench_ray.judges.registry import get_mode
 from mtbench_ray.models.discovery import step_of
+from mtbench_ray.models.messages import thinking_compliance
 from mtbench_ray.planning.evaluations import answer_settings, apart, grader_settings, told_apart
 from mtbench_ray.planning.plan import good_turns, outcomes, setting
+from mtbench_ray.reports.filters import Filter
 from mtbench_ray.schema import (
     ANSWERED,
     ANSWERS_ONLY,
@@ -65,14 +67,15 @@ def summarise_all(
     evaluations: Sequence[Evaluation],
     options: ScoreOptions,
     find: Verdicts | None = None,
+    only: Filter | None = None,
 ) -> Summary:
     """The summary of the newest mode that a judge rated, with those of ``other_modes`` in it."""
-    first, *others = modes_of(evaluations)
     find = find or remembering(workspace, options)
-    found = summarise(workspace, evaluations, first, options, find)
-    return found | {
-        "other_modes": [summarise(workspace, evaluations, mode, options, find) for mode in others]
-    }
+    first, *others = [
+        summarise(workspace, evaluations, mode, options, find, only)
+        for mode in modes_of(evaluations)
+    ]
+    return first | {"other_modes": others}
 
 
 def modes_of(rows: Sequence[Evaluation]) -> list[str]:
@@ -87,6 +90,7 @@ def summarise(
     mode: str,
     options: ScoreOptions,
     find: Verdicts | None = None,
+    only: Filter | None = None,
 ) -> Summary:
     """The summary of evaluations of one mode.
 
@@ -94,18 +98,26 @@ def summarise(
         mode: Evaluations of other modes are left out.
         options: Parity and bootstrap.
         find: From :func:`remembering`, where more is made of the same evaluations.
+        only: Leaves rows and categories out; what is left keeps its name.
 
     Returns:
         A JSON-able object; equal for equal rows, whenever it is made.
     """
     find = find or remembering(workspace, options)
+    only = only or Filter()
     records = workspace.run_records()
     rows = [row for row in evaluations if row.mode == mode]
     events = [event for record in records for event in record.events]
     apart_by = told_apart(rows)
+    rows = only.rows(workspace, rows, apart_by, find)
+    find = only.counting(find)
     results: list[dict[str, Any]] = []
     if mode == "pairwise-all":
-        results = _pairwise_all(rows, options, find)
+        results = [
+            result
+            for result in _pairwise_all(rows, options, find)
+            if only.takes(result["model"], result["settings"])
+        ]
     else:
         for row in rows:
             own = (
@@ -486,6 +498,10 @@ def answer_figures(
         "engine_start_s": round(starts[-1], 1) if starts else None,
         "peak_gpu_memory_gb": max(memory) if memory else None,
         "thinking_compliance": round(sum(judged) / len(judged), 4) if judged else None,
+        "thinking_compliance_by_turn": {
+            str(number): round(share, 4) for number, share in thinking_compliance(turns).items()
+        }
+        or None,
         "origins": dict(sorted(Counter(turn.engine_origin for turn in turns).items())),
     }
 

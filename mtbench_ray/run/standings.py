@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.registry import failed_reason, outcome
-from mtbench_ray.planning.plan import Setting, counts, render
+from mtbench_ray.planning.plan import Setting, render, tags, value_today
 from mtbench_ray.reports.tables import number, reasons
 from mtbench_ray.schema import ANSWERED, Evaluation, Judgment, Slot, Turn
 from mtbench_ray.workspace.workspace import Workspace
@@ -106,6 +106,7 @@ class Standings:
         self._by_turn: dict[TurnKey, list[_Model]] = {}
         self._by_verdict: dict[str, list[_Model]] = {}
         bound = {id(what.evaluation): what for what in settings}
+        self._readers = {(what.evaluation.judge, what.mode.name): what for what in settings}
         self._models = [_Model(row, bound.get(id(row))) for row in evaluations]
         self.finished = 0
         self.verdicts: dict[str, Count] = {}
@@ -131,7 +132,10 @@ class Standings:
     def judgment(self, row: Judgment) -> list[tuple[Evaluation, str]]:
         """Count a verdict; returns as :meth:`turn` does."""
         verdict = self._verdicts.setdefault(row.judgment_id, _Verdict())
-        verdict.there, verdict.value = True, row.value
+        # Rows are stored as parity=safe reads them; what counts is how this run does.
+        what = self._readers.get((row.judge, row.mode))
+        verdict.there = True
+        verdict.value = value_today(what, row, self._parity) if what else row.value
         # Its model may still wait for other turns, and has not named it yet.
         self._count(row.judge, verdict, least=1)
         waiting = self._by_verdict.pop(row.judgment_id, [])
@@ -173,9 +177,9 @@ class Standings:
         """One more wanted verdict is known to be this one."""
         verdict = self._verdicts.setdefault(judgment_id, _Verdict())
         verdict.named += 1
-        found = self._workspace.verdicts.get(judgment_id)
-        if not verdict.there and counts(what, found, self._parity):
-            verdict.there, verdict.value = True, found.value if found else None
+        value = value_today(what, self._workspace.verdicts.get(judgment_id), self._parity)
+        if not verdict.there and value is not None:
+            verdict.there, verdict.value = True, value
         self._count(what.evaluation.judge, verdict)
 
     def _count(self, judge: str, verdict: _Verdict, least: int = 0) -> None:
@@ -239,7 +243,7 @@ class Standings:
         found = [
             outcome(
                 what.mode, item.slot, judgments.get(item.judgment_id), item.reason, self._parity,
-                what.prompts,
+                what.prompts, tags(what.judge),
             )
             for item in model.wanted or ()
         ]  # fmt: skip

@@ -1,0 +1,160 @@
+"""Which rows and categories of a workspace a report shows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from mtbench_ray.errors import UserError
+from mtbench_ray.planning.evaluations import named, told_apart
+from mtbench_ray.schema import Evaluation, Outcome, QuestionId
+from mtbench_ray.workspace.workspace import Workspace
+
+_SHOWN = 20
+"""Names that an error lists."""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What ``model= judge= category= benchmark=`` of a report say; empty takes all.
+
+    Attributes:
+        model: Pattern, as of file names, for a model's label, alone or with the settings that the
+            table shows beside it.
+        judge: The same for the judge's label.
+        category: Names with commas between; verdicts of other categories do not count.
+        benchmark: Pattern for the benchmark's name.
+    """
+
+    model: str = ""
+    judge: str = ""
+    category: str = ""
+    benchmark: str = ""
+
+    def given(self) -> list[str]:
+        """The settings that are not empty, as they are typed."""
+        return [f"{name}={value}" for name, value in dataclasses.asdict(self).items() if value]
+
+    def check(
+        self,
+        workspace: Workspace,
+        rows: Sequence[Evaluation],
+        find: Callable[[Evaluation], list[Outcome]],
+    ) -> list[Evaluation]:
+        """The evaluations of those modes of which something is shown.
+
+        Raises:
+            UserError: Nothing is: the hint names what there is.
+        """
+        of_mode: dict[str, list[Evaluation]] = {}
+        for row in rows:
+            of_mode.setdefault(row.mode, []).append(row)
+        settings = {mode: told_apart(group) for mode, group in of_mode.items()}
+        for key in ("model", "judge", "benchmark"):
+            names = [_names(row, settings[row.mode][row.evaluation_id])[key] for row in rows]
+            pattern = getattr(self, key)
+            if not any(_fits(pattern, name) for some in names for name in some):
+                there = dict.fromkeys(some[-1] for some in names if some[-1])
+                raise UserError(f"no {key} here matches {pattern}", _there_are(there))
+        if self.category:
+            found = dict.fromkeys(
+                name for row in rows for name in categories(workspace, row, find).values()
+            )
+            for name in self._categories():
+                if name not in map(str.casefold, found):
+                    raise UserError(f"no category here is called {name}", _there_are(found))
+        kept = [
+            row
+            for mode, group in of_mode.items()
+            if self.rows(workspace, group, settings[mode], find)
+            for row in group
+        ]
+        if not kept:
+            raise UserError(
+                f"no row of the table fits {' '.join(self.given())} together",
+                "leave one of them out",
+            )
+        return kept
+
+    def rows(
+        self,
+        workspace: Workspace,
+        rows: Sequence[Evaluation],
+        settings: Mapping[str, Mapping[str, Any]],
+        find: Callable[[Evaluation], list[Outcome]],
+    ) -> list[Evaluation]:
+        """The evaluations that are shown, with their answers in the wanted categories alone.
+
+        Args:
+            rows: Of one mode.
+            settings: What tells each of them from the others, by id.
+        """
+        chosen = [row for row in rows if self._fits(_names(row, settings[row.evaluation_id]))]
+        if chosen and chosen[0].mode == "pairwise-all":  # a model's row is of all its matches
+            others = dataclasses.replace(self, model="")
+            chosen = [row for row in rows if others._fits(_names(row, settings[row.evaluation_id]))]
+        wanted = self._categories()
+        if not wanted:
+            return chosen
+        kept = []
+        for row in chosen:
+            of = categories(workspace, row, find)
+            inside = {one for one, name in of.items() if name.casefold() in wanted}
+            units = tuple(one for one in row.answers.units if one.question_id in inside)
+            if inside:
+                answers = dataclasses.replace(row.answers, units=units)
+                kept.append(dataclasses.replace(row, answers=answers))
+        return kept
+
+    def counting(
+        self, find: Callable[[Evaluation], list[Outcome]]
+    ) -> Callable[[Evaluation], list[Outcome]]:
+        """``find`` with the verdicts of the wanted categories alone."""
+        wanted = self._categories()
+        if not wanted:
+            return find
+        return lambda row: [one for one in find(row) if one.slot.category.casefold() in wanted]
+
+    def takes(self, label: str, settings: Mapping[str, Any]) -> bool:
+        """Whether the row of a model is shown; for matches, which are of two models."""
+        return any(_fits(self.model, name) for name in (label, named(label, settings)))
+
+    def _fits(self, names: Mapping[str, Collection[str]]) -> bool:
+        return all(
+            any(_fits(getattr(self, key), name) for name in some) for key, some in names.items()
+        )
+
+    def _categories(self) -> list[str]:
+        return [name.strip().casefold() for name in self.category.split(",") if name.strip()]
+
+
+def categories(
+    workspace: Workspace, row: Evaluation, find: Callable[[Evaluation], list[Outcome]]
+) -> dict[QuestionId, str]:
+    """The category of each question of an evaluation."""
+    asked = {unit.question_id for unit in row.answers.units}
+    data = workspace.load_data(row.data).questions if row.data else ()
+    known = {one.question_id: one.category for one in data if one.question_id in asked}
+    judged = find(row) if row.judge else ()
+    return known | {one.slot.question_id: one.slot.category for one in judged}
+
+
+def _names(row: Evaluation, settings: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What each pattern is held against: the plain name first, the fullest last."""
+    models = [row.model, named(row.model, settings)]
+    if row.mode == "pairwise-all" and row.opponent is not None:
+        models = [row.opponent.model, row.model]
+    judges = [row.judge, named(row.judge, settings, judge=True)] if row.judge else [""]
+    return {"model": models, "judge": judges, "benchmark": [row.benchmark]}
+
+
+def _fits(pattern: str, name: str) -> bool:
+    return not pattern or name == pattern or (bool(name) and fnmatchcase(name, pattern))
+
+
+def _there_are(names: Collection[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"there are: {', '.join(list(names)[:_SHOWN])}{more}" if names else "there is none"
