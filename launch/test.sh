@@ -2,9 +2,10 @@
 # Runs all checks; sets up .venv first where needed. Arguments are passed on to pytest:
 #
 #   bash launch/test.sh -k parse
-#   bash launch/test.sh -n 2 -m "not engine and not rays"   # the parts without engines and Ray
+#   bash launch/test.sh -n 2 -m "not engine and not rays"
 #
-# Without arguments these parts run on all cores, and then those with engines and Ray one by one.
+# The second line leaves out engines and Ray. Without arguments all tests run: those with engines
+# and Ray one by one, then the rest on all cores.
 set -euo pipefail
 for arg; do
   case $arg in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit ;; esac

@@ -37,11 +37,14 @@ def science(settings: Any) -> dict[str, Any]:
     leaves the ids of all earlier rows as they are. :func:`science_defaults` has the others. What
     stands under the name of a secret in a free-form setting changes none.
     """
-    return {
-        name: without_secrets(value) if value and isinstance(value, dict) else value
-        for name, default in _science_fields(type(settings))  # type: ignore[arg-type]
-        if (value := getattr(settings, name)) != default
-    }
+    found = {}
+    for name, default in _science_fields(type(settings)):  # type: ignore[arg-type]
+        value = getattr(settings, name)
+        if isinstance(value, dict):
+            value = without_secrets(value)
+        if value != default:
+            found[name] = value
+    return found
 
 
 def science_defaults(kind: type[Any]) -> dict[str, Any]:
@@ -362,7 +365,7 @@ class RunConfig:
     models: list[str] = field(default_factory=list)
     """Several models at once, for experiment files: each becomes a job like ``model=<it>``."""
     workspace: str = "results"
-    """Folder of everything that is kept; running the same line again does only what is owed."""
+    """Folder of everything that is kept; re-running the same command does only what is pending."""
     mode: str = "single"
     """``single``, ``pairwise-baseline`` (needs ``baseline``) or ``pairwise-all``."""
     baseline: str | None = None

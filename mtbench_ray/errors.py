@@ -1,6 +1,6 @@
 """The failures that cross a boundary of the package.
 
-Everything a user can cause or mend is a :class:`UserError`; the command line prints its message
+Everything a user can cause or fix is a :class:`UserError`; the command line prints its message
 and hint without a traceback and exits with 2. Failures of single rows are never exceptions: they
 are rows with a ``status`` (see :mod:`mtbench_ray.schema`).
 """
@@ -17,7 +17,7 @@ EXIT_INTERRUPTED = 130
 
 
 class UserError(Exception):
-    """Something the user can mend.
+    """Something the user can fix.
 
     Args:
         message: What happened and where, one sentence.
@@ -53,7 +53,7 @@ class EngineFault(Exception):
 
 
 class EndpointStopped(Exception):
-    """An endpoint refused in a way that no further call can mend (key, quota, unknown model)."""
+    """An endpoint refused in a way that no further call can fix (key, quota, unknown model)."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

@@ -23,7 +23,7 @@ Status = Literal["ok", "truncated", "empty", "refused", "unparsed", "context_ove
 
 ANSWERED: frozenset[str] = frozenset({"ok", "truncated", "empty"})
 """Turn statuses that are the model's own doing: such a turn is judged as it stands. A failure of
-the machinery (``error``, ``context_overflow``) is never judged and is owed again."""
+the machinery (``error``, ``context_overflow``) is never judged and is pending again."""
 
 ANSWERS_ONLY = "answers"
 """Mode of an evaluation that nobody judges."""

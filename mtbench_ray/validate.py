@@ -41,7 +41,7 @@ _OPENAI = "https://api.openai.com/v1"
 _LOGIN = re.compile(r"(?:^|//)[^/?#]*@")
 
 
-def settle(config: RunConfig) -> RunConfig:
+def validate(config: RunConfig) -> RunConfig:
     """Fill in automatic values and refuse settings that contradict one another.
 
     Raises:

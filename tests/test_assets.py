@@ -257,7 +257,7 @@ def test_the_demo_model_talks_and_is_untied():
 def test_looking_for_pip_leaves_distutils_alone():
     # In its own process: what setuptools does there lasts.
     code = (
-        "from mtbench_ray import assets; assets._has_pip()\n"
+        "from mtbench_ray.benchmarks import assets; assets._has_pip()\n"
         "import distutils.core; print(distutils.core.__file__)"
     )
     done = subprocess.run(

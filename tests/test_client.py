@@ -702,9 +702,9 @@ def test_a_budget_reserves_waits_and_ends():
     budget = Budget(1.0)
     assert budget.reserve(0.6) is True
     assert budget.reserve(0.6) is None
-    budget.settle(0.6, 0.1)
+    budget.validate(0.6, 0.1)
     assert budget.reserve(0.6) is True
-    budget.settle(0.6, 0.6)
+    budget.validate(0.6, 0.6)
     assert not budget.exhausted
     assert budget.reserve(0.6) is False
     assert budget.exhausted

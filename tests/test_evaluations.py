@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from verdict_rows import evaluation
 
 from mtbench_ray.config import JudgeConfig, SamplingConfig, science
-from mtbench_ray.planning.evaluations import apart, identified, joined, named, told_apart, wanted
+from mtbench_ray.planning.evaluations import (
+    apart,
+    distinguishing_settings,
+    identified,
+    joined,
+    named,
+    wanted,
+)
 from mtbench_ray.schema import AnswerSet, canonical
 
 
@@ -105,7 +112,7 @@ def test_an_import_from_another_folder_is_the_same_unless_its_rows_differ():
     assert apart([a, copy]) == [copy]
     assert apart([a, grown]) == [grown]
     assert apart([grown, other]) == [grown, other]
-    assert told_apart([grown, other])[other.evaluation_id]["import"] == "/c"
+    assert distinguishing_settings([grown, other])[other.evaluation_id]["import"] == "/c"
 
 
 def test_what_tells_rows_of_equal_labels_apart():
@@ -115,13 +122,13 @@ def test_what_tells_rows_of_equal_labels_apart():
         answered(evaluation(questions=(1, 2)), max_tokens=7),
         evaluation("other"),
     ]
-    said = told_apart(rows)
+    said = distinguishing_settings(rows)
     assert said[rows[3].evaluation_id] == {}
     assert said[rows[1].evaluation_id] == {"judge.temperature": 1.0, "sampling.max_tokens": 1024}
     assert named("m", said[rows[2].evaluation_id]) == "m (max_tokens=7)"
     assert named("j", said[rows[1].evaluation_id], judge=True) == "j (temperature=1.0)"
     two = [evaluation(questions=(1,), selection="categories=[math]"), evaluation(questions=(2, 3))]
-    said = told_apart(two)
+    said = distinguishing_settings(two)
     assert [named("m", said[row.evaluation_id]) for row in two] == [
         "m (categories=[math])", "m (2 questions)",
     ]  # fmt: skip
@@ -166,7 +173,7 @@ def test_of_what_is_shown_nothing_is_part_of_another_and_nothing_is_lost(rows):
 @given(SETS)
 def test_no_two_shown_evaluations_are_called_the_same(rows):
     kept = apart(rows)
-    said = told_apart(kept)
+    said = distinguishing_settings(kept)
     called = {
         (named(row.model, said[row.evaluation_id]),
          named(row.judge, said[row.evaluation_id], judge=True))

@@ -24,7 +24,7 @@ def script(tmp_path: Path, body: str, preload: str = "mtbench_ray.engines.forked
     (tmp_path / "told.py").write_text(TOLD)
     lines = [
         "import os, time",
-        "from mtbench_ray.engines import forks",
+        "from mtbench_ray.engines import fork_server as forks",
         "if __name__ == '__main__':  # all below, else a process imports it too early",
         "    import told",
         f"    forks._PRELOAD = [{preload!r}]",
@@ -109,7 +109,7 @@ def test_start_that_is_given_up_does_not_wait_for_the_servers_imports(tmp_path: 
     (tmp_path / "hidden.py").write_text("import time; time.sleep(50)")
     body = """
     import asyncio, types
-    from mtbench_ray.engines.vllm.engine import core as vllm_core
+    from mtbench_ray.engines.vllm import core as vllm_core
     from mtbench_ray.engines.processes import Children
     vllm_core._ABANDON_S = 1.0
     def build():

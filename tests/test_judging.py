@@ -13,6 +13,8 @@ from mtbench_ray.run.session import Session
 class Group:
     """Stands for the servers of a local judge: one that is up at once."""
 
+    remarks = ()
+
     def __init__(self, url, error):
         self.base_urls, self.error = [url], error
 

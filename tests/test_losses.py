@@ -8,8 +8,8 @@ from shards import question
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import Shard, ShardUnit
 from mtbench_ray.errors import EngineFault
-from mtbench_ray.generate import actor_failures as deaths
-from mtbench_ray.generate.crash_retry import Losses
+from mtbench_ray.generate import actor_failures as crashes
+from mtbench_ray.generate.crash_retry import CrashRetries
 from mtbench_ray.generate.ray_stream import Lost
 from mtbench_ray.generate.shards import Work, make_shards, shard_from_json, shard_to_json
 
@@ -24,53 +24,55 @@ def ids(item):
 
 
 def simulate(item, killers, replicas=1):
-    """Rounds until nothing is owed; a shard answers in order until a killer is met."""
-    losses, done, failed, sizes = Losses(), set(), {}, []
+    """Rounds until nothing is pending; a shard answers in order until a killer is met."""
+    crash_retries, done, failed, sizes = CrashRetries(), set(), {}, []
     todo = [item]
     for _ in range(50):
         if not todo:
-            return done, failed, sizes, losses.processes.total()
+            return done, failed, sizes, crash_retries.processes.total()
         shards = make_shards(todo, replicas, "run")
         sizes.append(max(len(shard.units) for shard in shards))
         for shard in shards:
             for unit in shard.units:
                 if unit.answer_id in killers:
-                    owed = {u.answer_id for u in item.units} - done - failed.keys()
-                    losses.note(Lost(shard, "it died"), owed)
+                    pending = {u.answer_id for u in item.units} - done - failed.keys()
+                    crash_retries.note(Lost(shard, "it died"), pending)
                     break
                 done.add(unit.answer_id)
         left = tuple(u for u in item.units if u.answer_id not in done and u.answer_id not in failed)
         rest = Work(item.model, item.sampling, item.engine, left)
-        todo, condemned = losses.cut([rest] if left else [])
-        failed |= {entry.unit.answer_id: entry.reason for entry in condemned}
+        todo, given_up = crash_retries.cut([rest] if left else [])
+        failed |= {entry.unit.answer_id: entry.reason for entry in given_up}
     raise AssertionError("it never ends")
 
 
 def test_one_killer_is_found_and_the_innocent_are_done():
-    done, failed, sizes, deaths = simulate(work(80), {"m-0"})
+    done, failed, sizes, crashes = simulate(work(80), {"m-0"})
     assert len(done) == 79
     assert set(failed) == {"m-0"}
     assert "2 times" in failed["m-0"] or "3 times" in failed["m-0"]
     assert sizes == [80, 10, 1]
-    assert deaths == 3
+    assert crashes == 3
 
 
 @pytest.mark.parametrize("killers", [2, 5, 40])
 def test_many_killers_end_too(killers):
-    done, failed, _, deaths = simulate(work(40), {f"m-{n}" for n in range(killers)}, replicas=4)
+    done, failed, _, crashes = simulate(work(40), {f"m-{n}" for n in range(killers)}, replicas=4)
     assert len(done) + len(failed) == 40
     assert not done & failed.keys()
-    assert deaths < 100
+    assert crashes < 100
 
 
 def test_more_deaths_than_restarts_give_the_model_up_and_only_it():
-    losses = Losses()
+    crash_retries = CrashRetries()
     bad, good = work(4, "bad", max_restarts=0), work(4, "good", max_restarts=0)
-    losses.note(Lost(Shard(bad.model, bad.sampling, bad.engine, bad.units), "no memory"), ids(bad))
-    todo, condemned = losses.cut([bad, good])
+    crash_retries.note(
+        Lost(Shard(bad.model, bad.sampling, bad.engine, bad.units), "no memory"), ids(bad)
+    )
+    todo, given_up = crash_retries.cut([bad, good])
     assert [ids(item) for item in todo] == [ids(good)]
-    assert len(condemned) == 4
-    assert all("engine.max_restarts" in c.reason and "no memory" in c.reason for c in condemned)
+    assert len(given_up) == 4
+    assert all("engine.max_restarts" in c.reason and "no memory" in c.reason for c in given_up)
 
 
 def test_shards_hold_every_unit_once_and_survive_the_way_to_an_actor():
@@ -89,9 +91,9 @@ def test_shards_hold_every_unit_once_and_survive_the_way_to_an_actor():
 
 def test_a_stream_without_any_engine_left_is_given_up_only_after_a_node_was_lost(monkeypatch):
     nodes = {"head", "gpu"}
-    monkeypatch.setattr(deaths, "_alive_nodes", lambda: set(nodes))
-    monkeypatch.setattr(deaths, "NO_ENGINE_S", 0.5)
-    watch = deaths.NodeWatch()
+    monkeypatch.setattr(crashes, "_alive_nodes", lambda: set(nodes))
+    monkeypatch.setattr(crashes, "NO_ENGINE_S", 0.5)
+    watch = crashes.NodeWatch()
     time.sleep(0.6)
     watch.check()  # engines may wait long for their places
     nodes.remove("gpu")

@@ -1,4 +1,4 @@
-"""Plan minus done: which turns are owed, and which judge calls the board hands out when."""
+"""Plan minus done: which turns are pending, and which judge calls the board hands out when."""
 
 import dataclasses
 import json
@@ -8,7 +8,7 @@ from verdicts import evaluation, judged, question
 
 from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.config import JudgeConfig
-from mtbench_ray.planning.plan import Board, good_turns, outcomes, owed_turns, setting, shortened
+from mtbench_ray.planning.plan import Board, good_turns, outcomes, pending_turns, setting, shortened
 from mtbench_ray.schema import Turn
 
 PROMPTS = "".join(
@@ -64,8 +64,8 @@ def test_what_is_owed_starts_from_the_turns_that_are_there():
     turns = by_key(
         turn(1, answer=first), turn(2, history=("text",), answer=first), turn(1, answer=second)
     )
-    owed = owed_turns(answers, questions, turns)
-    assert {answer: len(done) for answer, done in owed.items()} == {second: 1}
+    pending = pending_turns(answers, questions, turns)
+    assert {answer: len(done) for answer, done in pending.items()} == {second: 1}
 
 
 def test_the_board_hands_out_each_call_once_as_soon_as_it_is_possible():

@@ -72,7 +72,8 @@ def test_in_a_log_each_model_gets_one_line_and_the_end_is_said_once(line, capsys
     assert len([text for text in lines if "models 2/2" in text]) == 1
     assert "turns 16/16  judged 16/16" in lines[-1]
     assert "\x1b" not in "".join(lines)
-    assert len(lines) <= 5
+    # Seven lines say what the run is.
+    assert len(lines) <= 5 + 7
 
 
 def test_the_average_of_the_line_is_that_of_the_table(line, capsys):
@@ -106,8 +107,9 @@ def test_a_rerun_counts_what_is_there(line, capsys):
     capsys.readouterr()
     assert main(["-m", "model=org/a,org/b", *line]) == 0
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("done 1/2")
-    assert lines[0].endswith("org/a")
+    first = next(text for text in lines if text.startswith("done"))
+    assert first.startswith("done 1/2")
+    assert first.endswith("org/a")
     assert "turns 16/16  judged 16/16" in lines[-1]
 
 
@@ -282,7 +284,7 @@ def test_tokens_are_counted_while_no_turn_has_ended(monkeypatch):
 def test_what_takes_long_before_the_run_is_told_and_what_does_not_is_not(monkeypatch, capsys):
     monkeypatch.setattr(module, "PLAIN_EVERY_S", 0.1)
     for quiet, seconds, lines in ((False, 0.35, 2), (True, 0.35, 0), (False, 0.0, 0)):
-        with module.told_while_long("starting Ray", quiet=quiet):
+        with module.report_while_long("starting Ray", quiet=quiet):
             time.sleep(seconds)
         said = capsys.readouterr().err.splitlines()
         assert len(said) >= lines if lines else not said

@@ -19,7 +19,7 @@ from mtbench_ray.endpoint.client import EndpointClient
 from mtbench_ray.endpoint.rate_limit import Limiter
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import Message
-from mtbench_ray.validate import settle
+from mtbench_ray.validate import validate
 
 TIER_1 = {"tokens_per_minute": 30_000, "requests_per_minute": 500}
 
@@ -149,10 +149,10 @@ def test_a_reply_cut_by_the_services_own_default_is_asked_again_with_ours():
 def test_a_cap_that_makes_no_sense_is_named_by_its_key(settings, key):
     judge = JudgeConfig(model="m", max_tokens=0)
     with pytest.raises(UserError, match=key):
-        settle(RunConfig(**{"judge": judge} | settings))
+        validate(RunConfig(**{"judge": judge} | settings))
     engine = EngineConfig(kind="openai", base_url="http://127.0.0.1:1/v1")
     sampling = SamplingConfig(max_tokens=0)
-    assert settle(RunConfig(judge=judge, engine=engine, sampling=sampling)).judge.max_tokens == 0
+    assert validate(RunConfig(judge=judge, engine=engine, sampling=sampling)).judge.max_tokens == 0
 
 
 def test_waits_between_tries_are_settings():

@@ -7,7 +7,7 @@ import pytest
 from mtbench_ray.cli.overrides import read
 from mtbench_ray.config import EngineConfig, JudgeConfig, ModelConfig, RunConfig
 from mtbench_ray.errors import UserError
-from mtbench_ray.validate import settle
+from mtbench_ray.validate import validate
 
 
 @pytest.fixture(autouse=True)
@@ -44,34 +44,34 @@ def config(key="", value=None):
 )
 def test_a_word_that_is_not_known_is_refused_with_the_nearest(key, value, meant):
     with pytest.raises(UserError, match=f"{key}={value} is not known") as caught:
-        settle(config(key, value))
+        validate(config(key, value))
     assert meant in caught.value.hint
 
 
 @pytest.mark.parametrize("key", ["judge.concurrency", "engine.concurrency"])
 def test_no_call_at_a_time_is_refused(key):
     with pytest.raises(UserError, match=f"{key}=0 permits no call"):
-        settle(config(key, 0))
+        validate(config(key, 0))
 
 
 @pytest.mark.parametrize("value", ["on", "On", "True", "yes", "off", "OFF", "False", "no", "unset"])
 def test_a_switch_may_come_as_yaml_writes_it(value):
     meant = {"unset": "unset"}.get(value, "on" if value.lower() in ("on", "true", "yes") else "off")
-    assert settle(config("model.thinking", value)).model.thinking == meant
+    assert validate(config("model.thinking", value)).model.thinking == meant
 
 
 def test_the_address_of_the_environment_is_a_setting(monkeypatch):
-    assert settle(config()).judge.base_url == "https://api.openai.com/v1"
+    assert validate(config()).judge.base_url == "https://api.openai.com/v1"
     monkeypatch.setenv("OPENAI_BASE_URL", " http://one:8000/v1 ")
-    assert settle(config()).judge.base_url == "http://one:8000/v1"
-    typed = settle(config("judge.base_url", "http://two/v1")).judge
+    assert validate(config()).judge.base_url == "http://one:8000/v1"
+    typed = validate(config("judge.base_url", "http://two/v1")).judge
     assert typed.base_url == "http://two/v1"
     monkeypatch.setenv("OPENAI_BASE_URL", "one:8000")
     with pytest.raises(UserError, match="not the address"):
-        settle(config())
-    assert settle(config("judge.kind", "local")).judge.base_url is None
+        validate(config())
+    assert validate(config("judge.kind", "local")).judge.base_url is None
     monkeypatch.setenv("OPENAI_BASE_URL", " ")
-    assert settle(config()).judge.base_url == "https://api.openai.com/v1"
+    assert validate(config()).judge.base_url == "https://api.openai.com/v1"
 
 
 def at(group, address):
@@ -88,7 +88,7 @@ def at(group, address):
 )  # fmt: skip
 def test_what_is_no_address_is_refused(group, address):
     with pytest.raises(UserError, match=f"{group}.base_url=.*not the address") as caught:
-        settle(at(group, address))
+        validate(at(group, address))
     assert "http://127.0.0.1:8000/v1" in caught.value.hint
     assert "hunter2" not in str(caught.value)
 
@@ -101,7 +101,7 @@ def test_an_address_with_a_password_is_refused_before_it_is_written(group, addre
     def typed():
         read([f"{group}.base_url={address}"], {})
 
-    for attempt in (lambda: settle(at(group, address)), typed):
+    for attempt in (lambda: validate(at(group, address)), typed):
         with pytest.raises(UserError, match=f"{group}.base_url holds a user") as caught:
             attempt()
         assert "hunter2" not in str(caught.value)
@@ -121,12 +121,12 @@ def test_an_address_with_a_password_is_refused_before_it_is_written(group, addre
     ],
 )
 def test_an_address_has_one_spelling_in_ids(group, address, one_spelling):
-    settled = settle(at(group, address))
+    settled = validate(at(group, address))
     assert getattr(settled, group).base_url == one_spelling
-    assert settle(settled) == settled
+    assert validate(settled) == settled
 
 
 def test_judging_again_does_not_throw_the_answers_away():
     made = dataclasses.replace(config(), stage="judge", fresh=True)
     with pytest.raises(UserError, match="fresh=true leaves no answers"):
-        settle(made)
+        validate(made)

@@ -199,7 +199,7 @@ def test_the_rubric_is_read_from_its_tags():
     ("turns", "first", "second"),
     [
         ([], "missing", "missing"),
-        ([turn("m-81", 1, "a")], None, "missing"),  # F73: turn 1 is judged, turn 2 is owed
+        ([turn("m-81", 1, "a")], None, "missing"),  # F73: turn 1 is judged, turn 2 is pending
         ([turn("m-81", 1, "", status="error")], "answer_error", "answer_error"),
         ([turn("m-81", 1, "", status="empty"), turn("m-81", 2, "b", [""])], None, None),
         ([turn("m-81", 1, "a"), turn("m-81", 2, "b", ["a"], "truncated")], None, None),

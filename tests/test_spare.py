@@ -18,9 +18,9 @@ import pytest
 
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.hot_swap import prefetch as ahead
-from mtbench_ray.engines.hot_swap.prefetch import Room, spare_room
-from mtbench_ray.engines.hot_swap.staging import Held, Spare
-from mtbench_ray.engines.hot_swap.staging_process import SpareError, map_buffer, tensors
+from mtbench_ray.engines.hot_swap.prefetch import Room, staging_room
+from mtbench_ray.engines.hot_swap.staging import StagedWeights, Staging
+from mtbench_ray.engines.hot_swap.staging_process import StagingError, map_buffer, tensors
 from mtbench_ray.engines.memory import free_memory
 from mtbench_ray.errors import UserError
 
@@ -47,14 +47,14 @@ def contents(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def spare() -> Iterator[Spare]:
+def spare() -> Iterator[Staging]:
     """One for all: its process takes seconds to import torch."""
-    spare = Spare("host")
+    spare = Staging("host")
     yield spare
     spare.close()
 
 
-def test_weights_arrive_whole_layer_by_layer_in_one_buffer(spare: Spare, tmp_path: Path) -> None:
+def test_weights_arrive_whole_layer_by_layer_in_one_buffer(spare: Staging, tmp_path: Path) -> None:
     one = write_llama(tmp_path / "one", 1, shards=True)
     two = write_llama(tmp_path / "two", 2)
     assert len(list(one.glob("*.safetensors"))) > 2
@@ -72,7 +72,7 @@ def test_weights_arrive_whole_layer_by_layer_in_one_buffer(spare: Spare, tmp_pat
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_forward_pass_over_held_weights(spare: Spare, tmp_path: Path, tied: bool) -> None:
+def test_forward_pass_over_held_weights(spare: Staging, tmp_path: Path, tied: bool) -> None:
     from mtbench_ray.engines.hot_swap.verify import reference_logprobs
 
     folder = write_llama(tmp_path / "model", 3, tied=tied)
@@ -83,19 +83,19 @@ def test_forward_pass_over_held_weights(spare: Spare, tmp_path: Path, tied: bool
     )
 
 
-def test_what_cannot_be_read_is_told_and_the_next_one_can(spare: Spare, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_told_and_the_next_one_can(spare: Staging, tmp_path: Path) -> None:
     good, bad = write_llama(tmp_path / "good", 4), write_llama(tmp_path / "bad", 5)
     file = bad / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(SpareError, match="shorter than its header"):
+    with pytest.raises(StagingError, match="shorter than its header"):
         asyncio.run(spare.load(bad))
     asyncio.run(spare.load(good))
     (good / "config.json").write_text('{"model_type": "unheard-of"}')
-    with pytest.raises(SpareError, match="unheard-of"):
+    with pytest.raises(StagingError, match="unheard-of"):
         asyncio.run(spare.logprobs([1, 2]))
 
 
-def test_a_call_that_was_given_up_does_not_answer_the_next(spare: Spare, tmp_path: Path) -> None:
+def test_a_call_that_was_given_up_does_not_answer_the_next(spare: Staging, tmp_path: Path) -> None:
     one, two = write_llama(tmp_path / "one", 6), write_llama(tmp_path / "two", 7)
 
     async def work() -> None:
@@ -111,7 +111,7 @@ def test_a_call_that_was_given_up_does_not_answer_the_next(spare: Spare, tmp_pat
     asyncio.run(work())
 
 
-def test_another_cut_into_files_fits_the_mapped_buffer(spare: Spare, tmp_path: Path) -> None:
+def test_another_cut_into_files_fits_the_mapped_buffer(spare: Staging, tmp_path: Path) -> None:
     first = asyncio.run(spare.load(write_llama(tmp_path / "one", 9)))
     second = asyncio.run(spare.load(write_llama(tmp_path / "two", 10, shards=True)))
     assert second.handle == first.handle
@@ -119,7 +119,7 @@ def test_another_cut_into_files_fits_the_mapped_buffer(spare: Spare, tmp_path: P
     assert all(torch.equal(held[name], t) for name, t in contents(tmp_path / "two").items())
 
 
-def test_of_loads_that_wait_only_the_newest_is_done(spare: Spare, tmp_path: Path) -> None:
+def test_of_loads_that_wait_only_the_newest_is_done(spare: Staging, tmp_path: Path) -> None:
     folders = [write_llama(tmp_path / f"m{seed}", seed) for seed in range(4)]
 
     async def work() -> list[object]:
@@ -129,22 +129,22 @@ def test_of_loads_that_wait_only_the_newest_is_done(spare: Spare, tmp_path: Path
         return await asyncio.gather(*loads, return_exceptions=True)
 
     *others, last = asyncio.run(work())
-    assert isinstance(last, Held)
+    assert isinstance(last, StagedWeights)
     held = dict(tensors(map_buffer(last.place, last.handle), last.table))
     assert all(torch.equal(held[name], t) for name, t in contents(folders[-1]).items())
     assert all("another checkpoint is wanted" in str(other) for other in others)
 
 
 def test_a_process_that_is_gone_is_told(tmp_path: Path) -> None:
-    spare = Spare("host")
+    spare = Staging("host")
     spare._process.kill()
-    with pytest.raises(SpareError, match="gone"):
+    with pytest.raises(StagingError, match="gone"):
         asyncio.run(spare.load(tmp_path))
     spare.close()
     spare.close()
 
 
-def test_an_unaligned_tensor_is_told(spare: Spare, tmp_path: Path) -> None:
+def test_an_unaligned_tensor_is_told(spare: Staging, tmp_path: Path) -> None:
     header = json.dumps(
         {
             "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
@@ -154,16 +154,16 @@ def test_an_unaligned_tensor_is_told(spare: Spare, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(
         len(header).to_bytes(8, "little") + header + b"1234567"
     )
-    with pytest.raises(SpareError, match="b is not aligned"):
+    with pytest.raises(StagingError, match="b is not aligned"):
         asyncio.run(spare.load(tmp_path))
 
 
 HOLDING = """
 import asyncio, multiprocessing, sys, time
 from pathlib import Path
-from mtbench_ray.engines.hot_swap.staging import Spare
+from mtbench_ray.engines.hot_swap.staging import Staging
 if __name__ == "__main__":
-    spare = Spare("host")
+    spare = Staging("host")
     asyncio.run(spare.load(Path(sys.argv[1])))
     print(multiprocessing.active_children()[0].pid, flush=True)
     time.sleep(600)
@@ -208,14 +208,14 @@ MODEL = ModelConfig(path="m")
 def test_the_card_keeps_room_where_two_checkpoints_and_a_cache_fit(tmp_path: Path) -> None:
     folder = write_hole(tmp_path / "m", 15)
     auto = EngineConfig()
-    assert spare_room(MODEL, auto, folder, 72.0) == Room("device", pytest.approx(16.0))
+    assert staging_room(MODEL, auto, folder, 72.0) == Room("device", pytest.approx(16.0))
     device = EngineConfig(next_weights="device")
-    assert spare_room(MODEL, device, folder, 40.0) == Room("device", pytest.approx(16.0))
+    assert staging_room(MODEL, device, folder, 40.0) == Room("device", pytest.approx(16.0))
     for cards, gb in ((1, 30.0), (2, 72.0)):
         with pytest.raises(UserError, match="do not fit twice"):
-            spare_room(MODEL, replace(device, tensor_parallel=cards), folder, gb)
+            staging_room(MODEL, replace(device, tensor_parallel=cards), folder, gb)
     with pytest.raises(UserError, match="no GPU"):
-        spare_room(MODEL, device, folder, None)
+        staging_room(MODEL, device, folder, None)
 
 
 def test_else_the_host_does_where_it_has_room(
@@ -224,13 +224,13 @@ def test_else_the_host_does_where_it_has_room(
     folder = write_hole(tmp_path / "m", 10)
     auto = EngineConfig()
     monkeypatch.setattr(ahead, "free_memory", lambda: 30 << 30)
-    assert spare_room(MODEL, auto, folder, 30.0) == Room("host")
-    assert spare_room(MODEL, replace(auto, tensor_parallel=2), folder, 72.0) == Room("host")
-    assert spare_room(MODEL, replace(auto, replicas=2), folder, 30.0) == Room("files")
-    assert spare_room(MODEL, auto, folder, None) == Room("files")
-    assert spare_room(MODEL, EngineConfig(next_weights="host"), folder, None) == Room("host")
+    assert staging_room(MODEL, auto, folder, 30.0) == Room("host")
+    assert staging_room(MODEL, replace(auto, tensor_parallel=2), folder, 72.0) == Room("host")
+    assert staging_room(MODEL, replace(auto, replicas=2), folder, 30.0) == Room("files")
+    assert staging_room(MODEL, auto, folder, None) == Room("files")
+    assert staging_room(MODEL, EngineConfig(next_weights="host"), folder, None) == Room("host")
     monkeypatch.setattr(ahead, "free_memory", lambda: 20 << 30)
-    assert spare_room(MODEL, auto, folder, 30.0) == Room("files")
+    assert staging_room(MODEL, auto, folder, 30.0) == Room("files")
 
 
 def test_no_room_is_kept_for_a_swap_that_can_never_be(tmp_path: Path) -> None:
@@ -238,11 +238,11 @@ def test_no_room_is_kept_for_a_swap_that_can_never_be(tmp_path: Path) -> None:
     quantised = write_hole(tmp_path / "q", 1, quantization_config={"bits": 4})
     (tmp_path / "hub").mkdir()  # a hub model whose files are not here yet
     none = Room("files")
-    assert spare_room(MODEL, EngineConfig(), quantised, 72.0) == none
-    assert spare_room(MODEL, EngineConfig(), tmp_path / "hub", 72.0) == none
-    assert spare_room(MODEL, EngineConfig(hot_swap="off"), folder, 72.0) == none
-    assert spare_room(MODEL, EngineConfig(next_weights="files"), folder, 72.0) == none
-    assert spare_room(replace(MODEL, adapter="a"), EngineConfig(), folder, 72.0) == none
+    assert staging_room(MODEL, EngineConfig(), quantised, 72.0) == none
+    assert staging_room(MODEL, EngineConfig(), tmp_path / "hub", 72.0) == none
+    assert staging_room(MODEL, EngineConfig(hot_swap="off"), folder, 72.0) == none
+    assert staging_room(MODEL, EngineConfig(next_weights="files"), folder, 72.0) == none
+    assert staging_room(replace(MODEL, adapter="a"), EngineConfig(), folder, 72.0) == none
 
 
 def test_a_containers_limit_counts(tmp_path: Path) -> None:

@@ -124,8 +124,8 @@ def test_settings_that_rule_a_swap_out(old: Layout) -> None:
 def test_an_architecture_whose_swap_went_wrong_is_not_tried_again(
     old: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(swapping, "_condemned", {})
-    swapping.condemn(old, "the head stayed")
+    monkeypatch.setattr(swapping, "_excluded", {})
+    swapping.exclude(old, "the head stayed")
     assert "the head stayed" in eligible(old, old, EngineConfig())
 
 

@@ -12,7 +12,7 @@ import pytest
 from stub_server import StubServer
 
 from mtbench_ray.cli.main import main
-from mtbench_ray.generate import actor_failures as deaths
+from mtbench_ray.generate import actor_failures as crashes
 from mtbench_ray.generate import ray_stream as pipeline
 from mtbench_ray.system import threads
 
@@ -142,7 +142,7 @@ def test_a_stream_that_ray_gave_up_before_it_began_is_started_again(
     monkeypatch.setattr(pipeline, "stream", flaky)
     ended, err, _ = run()
     assert ended == code, err
-    assert err.count("the engines are started again") == starts
+    assert err.count("restarting the engines") == starts
     assert "Traceback" not in err
 
 
@@ -153,9 +153,9 @@ def test_an_actor_that_never_ran_is_told_from_one_that_cannot_be_made():
     wrapped = RuntimeError("the stream failed")
     wrapped.__cause__ = never
     broken = ActorDiedError(RayTaskError("__init__", "ImportError: x", ImportError("x")))
-    found = [deaths.died_before_it_ran(e) for e in (never, wrapped, RayActorError(), broken)]
+    found = [crashes.died_before_it_ran(e) for e in (never, wrapped, RayActorError(), broken)]
     assert found == [True, True, True, False]
-    assert not deaths.died_before_it_ran(ValueError("x"))
+    assert not crashes.died_before_it_ran(ValueError("x"))
 
 
 def test_an_engine_whose_event_loop_is_blocked_counts_as_hung(run):

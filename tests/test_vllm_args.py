@@ -12,8 +12,8 @@ import pytest
 
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.processes import Output
+from mtbench_ray.engines.vllm import arguments as vllm_args
 from mtbench_ray.engines.vllm.core import _start_fault
-from mtbench_ray.engines.vllm.engine import arguments as vllm_args
 from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.models.checkpoint import Source
 from mtbench_ray.models.layout import Layout

@@ -449,7 +449,7 @@ class EndpointClient:
 
         A 429 costs nothing and says only "later", so it is bounded by time; other faults by number.
         The time is that in which no call got through, one for the service: a slow one serves all in
-        the end, and one that serves none is not waited for anew by each call.
+        the end, and one that serves none is not waited for again by each call.
         """
         longest = self.config.max_retry_after_s
         if fault.wait is not None and fault.wait > longest:
@@ -509,7 +509,7 @@ class EndpointClient:
             code = f"HTTP {fault.code}: " if fault.code else ""
             self.stopped = (
                 f"{self.label} at {self._transport.where}: {why} ({code}"
-                f"{scrub(fault.detail, self._key)}). {key} Mend it and run the same line again: "
+                f"{scrub(fault.detail, self._key)}). {key} Fix it and re-run the same command: "
                 "what is finished is kept."
             )
             self._ended.set()

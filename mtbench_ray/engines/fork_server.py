@@ -1,4 +1,4 @@
-"""An engine's processes are forked from one that has imported vLLM, so that none does it anew.
+"""An engine's processes are forked from one that has imported vLLM, so that none does it again.
 
 The import takes some 20 s on a GPU machine, and a start would wait for it in a row: in this
 process, in one that looks at the model's class, in the engine's core. Python's fork server does it
@@ -77,7 +77,7 @@ def begin() -> None:
     The environment should be the one in which vLLM is to be imported.
     """
     global _usable
-    # A server that died is not started anew: it would fail anew, after all its imports.
+    # A server that died is not restarted: it would fail again, after all its imports.
     _usable = _usable and (server_pid() is None or _alive())
     if not _usable:
         return

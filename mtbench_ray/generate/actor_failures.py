@@ -63,7 +63,7 @@ class NodeWatch:
             return
         raise EngineFault(
             f"{len(self._nodes - alive)} node(s) of the cluster are gone, and no engine has come up"
-            f" elsewhere for {NO_ENGINE_S:.0f} s; run the same line again once there is room"
+            f" elsewhere for {NO_ENGINE_S:.0f} s; re-run the same command once there is room"
         )
 
 

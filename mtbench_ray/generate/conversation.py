@@ -18,10 +18,10 @@ async def converse(
     """Answer the turns of ``unit`` that are not there yet.
 
     Turns already in ``unit.done`` are built on and not emitted again. A failed turn fails the
-    later ones, which are emitted too: every turn that is owed comes out exactly once.
+    later ones, which are emitted too: every turn that is pending comes out exactly once.
 
     Raises:
-        EngineFault: The engine is lost; turns not emitted yet are still owed.
+        EngineFault: The engine is lost; turns not emitted yet are still pending.
     """
     done = {turn.turn: turn for turn in unit.done if turn.status in ANSWERED}
     answers: list[str] = []
@@ -116,7 +116,7 @@ def failed_turn(
     origin: str,
     history: tuple[str, ...] = (),
 ) -> Turn:
-    """The row of a turn that could not be answered; it carries no text and is owed again."""
+    """The row of a turn that could not be answered; it carries no text and is pending again."""
     return Turn(
         answer_id=unit.answer_id,
         turn=turn,

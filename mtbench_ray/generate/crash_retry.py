@@ -1,7 +1,7 @@
 """What dead engine processes took with them, and what is done about it.
 
 When a process is killed (no memory left, a node taken back, a kernel that crashed), the driver
-knows only which conversations it owed. They are asked again, by the rule that the worker has for
+knows only which conversations it pending. They are asked again, by the rule that the worker has for
 engines that die inside a living process: once more in small company, then alone; a conversation
 that kills its process when nobody else is there is failed by itself.
 """
@@ -23,7 +23,7 @@ _COMPANY = 8
 """Suspects run in groups this many times smaller than the one that died."""
 
 
-class Condemned(NamedTuple):
+class GivenUp(NamedTuple):
     """A conversation that is not tried again, and why."""
 
     work: Work
@@ -32,60 +32,60 @@ class Condemned(NamedTuple):
 
 
 @dataclass
-class Losses:
+class CrashRetries:
     """Deaths of engine processes in one run."""
 
     processes: Counter[str] = field(default_factory=Counter)
     """Processes lost, by model."""
-    _deaths: Counter[str] = field(default_factory=Counter)
+    _crashes: Counter[str] = field(default_factory=Counter)
     _alone: set[str] = field(default_factory=set)
     _words: dict[str, str] = field(default_factory=dict)
-    _condemned: Counter[str] = field(default_factory=Counter)
+    _excluded: Counter[str] = field(default_factory=Counter)
 
-    def note(self, lost: Lost, owed: Collection[str]) -> None:
+    def note(self, lost: Lost, pending: Collection[str]) -> None:
         """A process is gone.
 
         Args:
-            owed: Answer ids that still lack a turn.
+            pending: Answer ids that still lack a turn.
         """
-        suspects = [unit.answer_id for unit in lost.shard.units if unit.answer_id in owed]
+        suspects = [unit.answer_id for unit in lost.shard.units if unit.answer_id in pending]
         # By the joined model, the same in all rounds, where adapters share an engine.
         label = lost.shard.model.label
         self.processes[label] += 1
-        self._deaths.update(suspects)
+        self._crashes.update(suspects)
         self._words[label] = lost.words
         if len(suspects) == 1:
             self._alone.update(suspects)
 
-    def cut(self, work: Sequence[Work]) -> tuple[list[Work], list[Condemned]]:
-        """What is owed as the next round takes it: suspects apart, and those that are given up."""
+    def cut(self, work: Sequence[Work]) -> tuple[list[Work], list[GivenUp]]:
+        """What is pending as the next round takes it: suspects apart, and what is given up."""
         todo: list[Work] = []
-        condemned: list[Condemned] = []
+        given_up: list[GivenUp] = []
         for item in work:
             label = item.model.label
             for unit in item.units:
-                deaths = self._deaths[unit.answer_id]
-                if unit.answer_id in self._alone and deaths >= item.engine.row_attempts:
-                    reason = f"took its engine's process down {deaths} times: {self._words[label]}"
-                    condemned.append(Condemned(item, unit, reason))
+                crashes = self._crashes[unit.answer_id]
+                if unit.answer_id in self._alone and crashes >= item.engine.row_attempts:
+                    reason = f"took its engine's process down {crashes} times: {self._words[label]}"
+                    given_up.append(GivenUp(item, unit, reason))
                     # It was this row and not the engine: the others get their tries back.
-                    self._condemned[label] += 1
-            gone = {entry.unit.answer_id for entry in condemned}
+                    self._excluded[label] += 1
+            gone = {entry.unit.answer_id for entry in given_up}
             rest = [unit for unit in item.units if unit.answer_id not in gone]
-            if self.processes[label] > item.engine.max_restarts + self._condemned[label]:
+            if self.processes[label] > item.engine.max_restarts + self._excluded[label]:
                 reason = (
                     f"gave up after {self.processes[label]} lost engine processes"
                     f" (engine.max_restarts): {self._words[label]}"
                 )
-                condemned += [Condemned(item, unit, reason) for unit in rest]
+                given_up += [GivenUp(item, unit, reason) for unit in rest]
             else:
                 groups = self._groups(rest)
                 todo += [dataclasses.replace(item, units=tuple(group)) for group in groups]
-        return todo, condemned
+        return todo, given_up
 
     def _groups(self, units: Sequence[ShardUnit]) -> list[list[ShardUnit]]:
         def dead(least: int, most: int) -> list[ShardUnit]:
-            return [unit for unit in units if least <= self._deaths[unit.answer_id] <= most]
+            return [unit for unit in units if least <= self._crashes[unit.answer_id] <= most]
 
         groups = [dead(0, 0)]
         for size, suspects in ((math.ceil(len(dead(1, 1)) / _COMPANY), dead(1, 1)),

@@ -1,4 +1,4 @@
-"""What an engine takes at once: owed conversations cut into shards, and shards as text."""
+"""What an engine takes at once: pending conversations cut into shards, and shards as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mtbench_ray.schema import Question, Turn, decode
 
 @dataclass(frozen=True)
 class Work:
-    """Conversations owed by one model."""
+    """Conversations pending by one model."""
 
     model: ModelConfig
     sampling: SamplingConfig

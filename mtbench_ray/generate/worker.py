@@ -77,31 +77,31 @@ _Item = Output | str
 
 @dataclass
 class _Ledger:
-    """What a shard still owes; passes rows on as they come."""
+    """What a shard has pending; passes rows on as they come."""
 
     shard: Shard
     send: Callable[[Output], None]
-    owed: dict[str, ShardUnit] = field(default_factory=dict)
+    pending: dict[str, ShardUnit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for unit in self.shard.units:
-            # A failed row of an earlier run is no turn to build on: it is owed again.
+            # A failed row of an earlier run is no turn to build on: it is pending again.
             unit = replace(unit, done=tuple(t for t in unit.done if t.status in ANSWERED))
             if self._turns_left(unit):
-                self.owed[unit.answer_id] = unit
+                self.pending[unit.answer_id] = unit
 
     def emit(self, row: Turn) -> None:
         """A row of a unit: sent on and, where it is good, built on if the engine dies later."""
-        unit = self.owed[row.answer_id]
+        unit = self.pending[row.answer_id]
         unit = replace(unit, done=(*unit.done, row))
-        self.owed[row.answer_id] = unit
+        self.pending[row.answer_id] = unit
         if not self._turns_left(unit):
-            del self.owed[row.answer_id]
+            del self.pending[row.answer_id]
         self.send(row)
 
     def fail(self, answer_id: str, reason: str, origin: str) -> None:
-        """Every turn that a unit still owes, as failed rows."""
-        unit = self.owed[answer_id]
+        """Every turn that a unit has pending, as failed rows."""
+        unit = self.pending[answer_id]
         for turn in self._turns_left(unit):
             history = tuple(t.content for t in unit.done if t.turn < turn)
             self.emit(failed_turn(unit, self.shard, turn, reason, origin, history))
@@ -131,7 +131,7 @@ class ShardWorker:
         self._loop, self._thread = start_loop(f"engine-{replica}", self._on_loop_end)
 
     def run(self, shard: Shard) -> Iterator[Output]:
-        """Rows and engine events of a shard, as they come; one row for every turn it owes.
+        """Rows and engine events of a shard, as they come; one row for every turn it needs.
 
         Raises:
             EngineFault: As :meth:`run_together`.
@@ -239,23 +239,23 @@ class ShardWorker:
         ledger = _Ledger(shard, send)
         reason = ""
         try:
-            if ledger.owed:
+            if ledger.pending:
                 reason = await self._work(ledger)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             await self._stop_engine()
         origin = _ORIGINS.get(shard.engine.kind, "cold")
-        for answer_id in list(ledger.owed):
+        for answer_id in list(ledger.pending):
             ledger.fail(answer_id, reason or "engine stopped early", origin)
 
     async def _work(self, ledger: _Ledger) -> str:
-        """Run rounds until nothing is owed; else why the rest cannot be done."""
+        """Run rounds until nothing is pending; else why the rest cannot be done."""
         shard = ledger.shard
-        deaths: Counter[str] = Counter()
+        crashes: Counter[str] = Counter()
         company = 1
-        restarts = condemned = 0
+        restarts = given_up = 0
         why = ""
-        while ledger.owed:
+        while ledger.pending:
             began = time.monotonic()
             try:
                 engine = await self._engine_for(shard, ledger.send, why)
@@ -264,13 +264,13 @@ class ShardWorker:
             except UserError as error:
                 ledger.send(self._event("failed", shard, began, str(error), None))
                 return str(error)
-            least = min(deaths[answer_id] for answer_id in ledger.owed)
-            group = [unit for key, unit in ledger.owed.items() if deaths[key] == least]
+            least = min(crashes[answer_id] for answer_id in ledger.pending)
+            group = [unit for key, unit in ledger.pending.items() if crashes[key] == least]
             limit = (_width(shard.engine), company)[least] if least < 2 else 1
             views, apart = await _views(engine, group, shard.engine.kind)
             for answer_id, reason in apart.items():
                 ledger.fail(answer_id, reason, engine.origin)
-            group = [unit for unit in group if unit.answer_id in ledger.owed]
+            group = [unit for unit in group if unit.answer_id in ledger.pending]
             lost = await _round(views, group, ledger, limit)
             if lost is None:
                 continue
@@ -280,17 +280,17 @@ class ShardWorker:
             await self._stop_engine()
             if lost.fault.fatal:
                 return why
-            deaths.update(lost.suspects)
+            crashes.update(lost.suspects)
             if least == 0:
                 company = max(1, math.ceil(len(lost.suspects) / _COMPANY))
             if len(lost.suspects) == 1:
                 (culprit,) = lost.suspects
-                if deaths[culprit] >= shard.engine.row_attempts:
+                if crashes[culprit] >= shard.engine.row_attempts:
                     ledger.fail(culprit, f"took its engine down: {why}", engine.origin)
                     # It was this row and not the engine: the others get their restarts back.
-                    condemned += 1
+                    given_up += 1
             restarts += 1
-            if restarts > shard.engine.max_restarts + condemned:
+            if restarts > shard.engine.max_restarts + given_up:
                 return f"gave up after {restarts} engine faults (engine.max_restarts): {why}"
         return ""
 
@@ -425,7 +425,7 @@ async def _round(
     try:
         await asyncio.gather(*tasks)
     except EngineFault as fault:
-        return _Lost(fault, frozenset(running & ledger.owed.keys()))
+        return _Lost(fault, frozenset(running & ledger.pending.keys()))
     finally:
         for task in tasks:
             task.cancel()

@@ -55,7 +55,7 @@ class Budget:
                 self.spent_usd += amount
             return fits
 
-    def settle(self, reserved: float, actual: float) -> None:
+    def validate(self, reserved: float, actual: float) -> None:
         """Replace a reservation by what the call really cost."""
         with self._lock:
             self._reserved.remove(reserved)

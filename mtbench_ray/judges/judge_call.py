@@ -218,7 +218,7 @@ class Asker:
         finally:
             # A call that was cancelled in flight, or got no reply, may have been billed in full.
             if self.budget is not None:
-                self.budget.settle(reserved, paid)
+                self.budget.validate(reserved, paid)
         return done
 
     async def _reserve(self, tokens: int, cap: int) -> float:
@@ -301,7 +301,7 @@ def verdict_pattern(mode: str, scale: tuple[float, float] = (1, 10)) -> str:
     """Regular expression of a short explanation with a verdict, for structured outputs.
 
     Args:
-        scale: Lowest and highest rating; the whole numbers from one to the other are offered, or
+        scale: Lneedst and highest rating; the whole numbers from one to the other are offered, or
             the two ends where there is none between them.
     """
     if mode != "single":

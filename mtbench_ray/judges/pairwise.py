@@ -56,7 +56,7 @@ class PairTally:
 
     @property
     def loss_rate(self) -> float | None:
-        """Losses over all matches that count."""
+        """CrashRetries over all matches that count."""
         return self.loss / self.n if self.n else None
 
     @property
@@ -219,7 +219,7 @@ class Pairwise:
 
 
 def tally(outcomes: Iterable[Outcome], mode: str, parity: str = "safe") -> list[PairTally]:
-    """Count wins, losses and ties per model, both turns pooled (FastChat ``show_result``).
+    """Count wins, crash_retries and ties per model, both turns pooled (FastChat ``show_result``).
 
     Args:
         outcomes: Games of one judge; in ``pairwise-baseline`` every opponent is the baseline.

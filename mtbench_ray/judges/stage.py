@@ -39,7 +39,7 @@ class JudgeStage:
     """One judge at work.
 
     Every submitted request is emitted exactly once, unless the stage ends before (``fatal``, an
-    exhausted budget, :meth:`stop`): then it stays owed, and the next run asks it.
+    exhausted budget, :meth:`stop`): then it stays pending, and the next run asks it.
 
     Args:
         judge: Settings.
@@ -92,7 +92,7 @@ class JudgeStage:
         self._active = 0
         self._at_once = judge.concurrency
         self._halted = False
-        self._owed: set[str] = set()
+        self._pending: set[str] = set()
         # Reentrant, since a signal handler may call stop() while the main thread is in submit().
         self._changed = threading.Condition(threading.RLock())
 
@@ -119,16 +119,16 @@ class JudgeStage:
             False where the same judgment is already queued or in flight.
         """
         with self._changed:
-            if request.judgment_id in self._owed:
+            if request.judgment_id in self._pending:
                 return False
-            self._owed.add(request.judgment_id)
+            self._pending.add(request.judgment_id)
         self._loop.call_soon_threadsafe(self._queue.put_nowait, request)
         return True
 
     @property
     def pending(self) -> int:
         """Requests submitted and not emitted, those in flight among them."""
-        return len(self._owed)
+        return len(self._pending)
 
     @property
     def in_flight(self) -> int:
@@ -138,7 +138,7 @@ class JudgeStage:
     @property
     def busy(self) -> bool:
         """Whether more rows may come."""
-        return bool(self._active or (self._owed and not self._halted))
+        return bool(self._active or (self._pending and not self._halted))
 
     @property
     def learned(self) -> dict[str, str]:
@@ -153,10 +153,10 @@ class JudgeStage:
         """
         with self._changed:
             self._changed.wait_for(lambda: not self.busy, timeout)
-            return not self._owed
+            return not self._pending
 
     def fail(self, message: str) -> None:
-        """End the stage from outside (its server did not start); what is owed stays owed."""
+        """End the stage from outside (its server did not start); what is pending stays pending."""
         self._halt(scrub(message, self._key))
 
     def stop(self, grace_s: float) -> None:
@@ -255,7 +255,7 @@ class JudgeStage:
     def _finish(self, judgment: Judgment) -> None:
         self._emit(judgment)
         with self._changed:
-            self._owed.discard(judgment.judgment_id)
+            self._pending.discard(judgment.judgment_id)
 
     async def _end(self, grace_s: float) -> None:
         if self._client is None:

@@ -73,11 +73,11 @@ def as_planned(model: ModelConfig, content: str) -> ModelConfig:
             return os.path.abspath(Path(path).expanduser())
         return path
 
-    folder = not model.embedded and Path(model.path).expanduser().is_dir()
+    is_folder = not model.embedded and os.path.isdir(Path(model.path).expanduser())
     return replace(
         model,
         name=model.label,
-        path=(absolute(model.path) or "") if folder else model.path,
+        path=(absolute(model.path) or "") if is_folder else model.path,
         adapter=absolute(model.adapter),
         # A name of a shipped template stays a name.
         chat_template=model.chat_template and _template_path(model.chat_template),

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mtbench_ray.endpoint.tokens import cost, estimate_tokens
-from mtbench_ray.planning.evaluations import named, told_apart
+from mtbench_ray.planning.evaluations import distinguishing_settings, named
 from mtbench_ray.planning.jobs import Job
-from mtbench_ray.planning.plan import good_turns, outcomes, owed_turns, render, setting
+from mtbench_ray.planning.plan import good_turns, outcomes, pending_turns, render, setting
 from mtbench_ray.schema import Evaluation, Slot, Turn
 from mtbench_ray.workspace.workspace import Workspace
 
@@ -21,7 +21,7 @@ JUDGMENT_TOKENS = 230
 
 @dataclass
 class Estimate:
-    """What one evaluation still owes.
+    """What one evaluation has pending.
 
     Attributes:
         turns: Answers to generate.
@@ -71,7 +71,7 @@ def estimate(
     data = workspace.load_data(row.data)
     questions = {question.question_id: question for question in data.questions}
     asked = {unit.answer_id: unit.question_id for unit in row.answers.units}
-    for answer, good in owed_turns(row.answers, questions, workspace.turns).items():
+    for answer, good in pending_turns(row.answers, questions, workspace.turns).items():
         if answer in coming and answer not in counted:
             counted.add(answer)
             found.turns += len(questions[asked[answer]].turns) - len(good)
@@ -135,7 +135,7 @@ def estimates(
         if job.config.stage != "judge" and job.error is None
         for unit in job.answers.units
     }
-    apart = told_apart(rows)
+    apart = distinguishing_settings(rows)
     counted: set[str] = set()
     found = []
     for row in rows:

@@ -221,7 +221,7 @@ def _labels(row: Evaluation) -> Hashable:
     return row.model, row.judge, row.mode, row.baseline
 
 
-def told_apart(
+def distinguishing_settings(
     rows: Sequence[Evaluation],
     labels: Callable[[Evaluation], Hashable] = _labels,
     *,
@@ -259,7 +259,7 @@ def judge_names(rows: Sequence[Evaluation]) -> dict[str, str]:
 
 
 def named(label: str, settings: Mapping[str, Any], *, judge: bool = False) -> str:
-    """A label with the settings of :func:`told_apart` that belong to it: the judge's, or others."""
+    """A label with those of :func:`distinguishing_settings` that are its own: the judge's, or not."""
     said = [
         str(value) if key == "questions" else f"{_short(key)}={_shown(value)}"
         for key, value in settings.items()

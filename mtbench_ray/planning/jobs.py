@@ -30,7 +30,7 @@ from mtbench_ray.planning.evaluations import (
     named,
     union,
 )
-from mtbench_ray.planning.plan import owed_turns
+from mtbench_ray.planning.plan import pending_turns
 from mtbench_ray.schema import (
     ANSWERS_ONLY,
     AnswerSet,
@@ -44,7 +44,7 @@ from mtbench_ray.schema import (
     text_hash,
 )
 from mtbench_ray.system.redact import hidden
-from mtbench_ray.validate import settle
+from mtbench_ray.validate import validate
 from mtbench_ray.workspace.journal import warn
 from mtbench_ray.workspace.workspace import Workspace
 
@@ -214,7 +214,7 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
     places: list[int] = []
     settled: list[RunConfig] = []
     for place, config in enumerate(configs):
-        settled += expand(_pinned(settle(config), hashed))
+        settled += expand(_pinned(validate(config), hashed))
         places += [place] * (len(settled) - len(places))
     judges = {(config.judge.kind, config.judge.model): config.judge for config in settled}
     for judge in judges.values():
@@ -223,7 +223,7 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
     data: dict[str, tuple[Loaded, str]] = {}
     prints: dict[str, str | UserError] = {}
     notes: dict[str, list[str] | UserError] = {}
-    stored = stored_answers(workspace)
+    stored = stored_answers(workspace) if settled[0].stage == "judge" else []
     jobs: list[Job] = []
     for place, config in zip(places, settled, strict=True):
         source = canonical(
@@ -249,7 +249,7 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
         if config.stage == "judge":
             mistake = _judge_only(job, stored, known)
         # Loading a template takes seconds: not where all answers are there.
-        if mistake is None and config.stage != "judge" and _owes(job, workspace):
+        if mistake is None and config.stage != "judge" and _has_pending(job, workspace):
             if who not in notes:
                 notes[who] = _tried(check_prompts, config.model, config.engine)
             said = notes[who]
@@ -393,9 +393,9 @@ def _tried(check: Callable[..., _T], *arguments: Any) -> _T | UserError:
         return error
 
 
-def _owes(job: Job, workspace: Workspace) -> bool:
+def _has_pending(job: Job, workspace: Workspace) -> bool:
     questions = {question.question_id: question for question in job.questions}
-    return bool(owed_turns(job.answers, questions, workspace.turns))
+    return bool(pending_turns(job.answers, questions, workspace.turns))
 
 
 def _answer_set(
@@ -443,9 +443,11 @@ def evaluations(jobs: Sequence[Job], workspace: Workspace) -> Wanted:
     Raises:
         UserError: The baseline is unknown, or there is no model to compare.
     """
+    stored: list[AnswerSet] = []
+    if any(job.config.mode == "pairwise-baseline" and job.judged for job in jobs):
+        stored = stored_answers(workspace)
     of_jobs = [
-        [_evaluation(job, opponent) for opponent in _opponents(job, jobs, workspace)]
-        for job in jobs
+        [_evaluation(job, opponent) for opponent in _opponents(job, jobs, stored)] for job in jobs
     ]
     rows = joined(row for mine in of_jobs for row in mine)
     if not rows:
@@ -512,7 +514,9 @@ def judges_by_settings(jobs: Sequence[Job]) -> dict[str, JudgeConfig]:
     return {_judge_settings(job): job.config.judge for job in jobs}
 
 
-def _opponents(job: Job, jobs: Sequence[Job], workspace: Workspace) -> list[AnswerSet | None]:
+def _opponents(
+    job: Job, jobs: Sequence[Job], stored: Sequence[AnswerSet]
+) -> list[AnswerSet | None]:
     if not job.judged or job.config.mode == "single":
         return [None]
     same = [
@@ -537,7 +541,7 @@ def _opponents(job: Job, jobs: Sequence[Job], workspace: Workspace) -> list[Answ
     baseline = job.config.baseline or ""
     if job.answers.model == baseline:
         return []
-    return [_baseline(baseline, job, same, workspace)]
+    return [_baseline(baseline, job, same, stored)]
 
 
 def _facing(job: Job, sets: Sequence[AnswerSet]) -> AnswerSet:
@@ -546,9 +550,10 @@ def _facing(job: Job, sets: Sequence[AnswerSet]) -> AnswerSet:
     return restricted(sets, job.questions, min(samples, job.config.sampling.samples))
 
 
-def _baseline(name: str, job: Job, same: Sequence[AnswerSet], workspace: Workspace) -> AnswerSet:
+def _baseline(
+    name: str, job: Job, same: Sequence[AnswerSet], stored: Sequence[AnswerSet]
+) -> AnswerSet:
     """Answers of the baseline: of this run, else of the workspace; with the same sampling first."""
-    stored = stored_answers(workspace)
     mine = answer_settings(job.answers)
 
     def unlike(one: AnswerSet) -> int:

@@ -1,4 +1,4 @@
-"""Plan minus done: what is wanted, what the workspace holds, what is owed.
+"""Plan minus done: what is wanted, what the workspace holds, what is pending.
 
 The :class:`Board` knows every wanted answer and every wanted verdict. A verdict's request can be
 rendered, and its id is known, as soon as the answers that it looks at are there; so the board is
@@ -97,7 +97,7 @@ def value_today(what: Setting, judgment: Judgment | None, parity: str) -> float 
 
 
 def counts(what: Setting, judgment: Judgment | None, parity: str) -> bool:
-    """Whether a stored judgment has a value in a parity, so that its verdict is not owed."""
+    """Whether a stored judgment has a value in a parity, so that its verdict is not pending."""
     return value_today(what, judgment, parity) is not None
 
 
@@ -111,7 +111,7 @@ def render(what: Setting, slot: Slot, turns: Turns) -> Request:
     request = what.mode.request(
         slot, what.questions[slot.question_id], turns, what.judge, what.prompts
     )
-    if what.salt:  # fresh=true: judged anew although the texts may be the same
+    if what.salt:  # fresh=true: judged again although the texts may be the same
         request = dataclasses.replace(
             request,
             judgment_id=text_hash(what.salt + request.judgment_id),
@@ -156,19 +156,19 @@ def shortened(what: Setting, slot: Slot, request: Request, tokens: int, turns: T
     return cut(low)
 
 
-def owed_turns(
+def pending_turns(
     answers: AnswerSet, questions: Mapping[QuestionId, Question], turns: Turns
 ) -> dict[str, list[Turn]]:
     """Answers that lack a turn, by answer id, each with the good turns that it starts from.
 
     A later turn counts only if it was built on the earlier ones that count now.
     """
-    owed: dict[str, list[Turn]] = {}
+    pending: dict[str, list[Turn]] = {}
     for unit in answers.units:
         good = good_turns(unit.answer_id, turns)
         if len(good) < len(questions[unit.question_id].turns):
-            owed[unit.answer_id] = good
-    return owed
+            pending[unit.answer_id] = good
+    return pending
 
 
 def good_turns(answer_id: str, turns: Turns) -> list[Turn]:
@@ -199,7 +199,7 @@ class Board:
         settings: The judged evaluations.
         turns: Live view of the workspace's turns.
         judgments: Live view of the workspace's counting judgments.
-        parity: A verdict without a value in it is owed.
+        parity: A verdict without a value in it is pending.
     """
 
     settings: Sequence[Setting]

@@ -56,7 +56,7 @@ def _of_answers(job: Job, before: Sequence[AnswerSet], workspace: Workspace) -> 
 
 
 def _of_judge(job: Job, before: Sequence[Evaluation]) -> list[str]:
-    """Verdicts of other settings are asked for anew, which may cost."""
+    """Verdicts of other settings are requested again, which may cost."""
     now = _judge(job.config.judge)
     what = [_difference(_judge(judge_of(row)), now) for row in before]
     if not what or not all(what):

@@ -14,10 +14,10 @@ from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.planning.evaluations import (
     answer_settings,
     differing,
+    distinguishing_settings,
     grader_settings,
     judge_of,
     named,
-    told_apart,
 )
 from mtbench_ray.reports.summary import in_order, rating_scale, verdicts
 from mtbench_ray.reports.tables import MARK, common_folder, grid, interval, label, number, short
@@ -59,7 +59,7 @@ def report(
     if len(words) != 2:
         raise UserError("compare what?", "report compare MODEL MODEL")
     rated = [row for row in rows if row.mode == "single" and row.judge]
-    settings = told_apart(rated)
+    settings = distinguishing_settings(rated)
     models: dict[str, list[Evaluation]] = {}
     for row in rated:
         models.setdefault(named(row.model, settings[row.evaluation_id]), []).append(row)

@@ -12,7 +12,7 @@ from pathlib import Path
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.models.discovery import run_of, step_of
-from mtbench_ray.planning.evaluations import named, told_apart
+from mtbench_ray.planning.evaluations import distinguishing_settings, named
 from mtbench_ray.reports.spread import spread
 from mtbench_ray.reports.summary import current, in_order, rating_scale, verdicts
 from mtbench_ray.reports.tables import common_folder, label
@@ -24,7 +24,7 @@ from mtbench_ray.workspace.workspace import Workspace
 ERRORS = ("ci95", "sem", "std", "repeats", "none")
 """What error bars show: the 95% interval, one standard error of the mean, the standard deviation of
 single verdicts, that of repeated averages, or nothing (see :mod:`mtbench_ray.reports.spread`)."""
-_NOT_TOLD = frozenset(
+_SAME_LINE = frozenset(
     {"model.path", "model.name", "model.revision", "model.adapter", "fingerprint", "questions",
      "sampling.samples", "judge.samples", "judgments", "import"}
 )  # fmt: skip
@@ -40,7 +40,7 @@ class Point:
         line: Which curve it lies on: the training run, and the workspace where there are several.
         category: Empty for the score over all.
         mean: None where nothing was scored.
-        scale: Lowest and highest rating of the judge prompts.
+        scale: Lneedst and highest rating of the judge prompts.
     """
 
     line: str
@@ -146,7 +146,9 @@ def collect(
     for workspace in workspaces:
         place = str(workspace.root) if alike else workspace.root.name
         rows = [row for row in current(workspace) if row.mode == "single" and row.judge]
-        settings = told_apart(rows, lambda row: (run_of(row.model), row.judge), ignore=_NOT_TOLD)
+        settings = distinguishing_settings(
+            rows, lambda row: (run_of(row.model), row.judge), ignore=_SAME_LINE
+        )
         for row in rows:
             said = settings[row.evaluation_id]
             step = step_of(row.model)

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from mtbench_ray.errors import UserError
-from mtbench_ray.planning.evaluations import named, told_apart
+from mtbench_ray.planning.evaluations import distinguishing_settings, named
 from mtbench_ray.schema import Evaluation, Outcome, QuestionId
 from mtbench_ray.workspace.workspace import Workspace
 
@@ -52,7 +52,7 @@ class Filter:
         of_mode: dict[str, list[Evaluation]] = {}
         for row in rows:
             of_mode.setdefault(row.mode, []).append(row)
-        settings = {mode: told_apart(group) for mode, group in of_mode.items()}
+        settings = {mode: distinguishing_settings(group) for mode, group in of_mode.items()}
         for key in ("model", "judge", "benchmark"):
             names = [_names(row, settings[row.mode][row.evaluation_id])[key] for row in rows]
             pattern = getattr(self, key)

@@ -13,7 +13,7 @@ from mtbench_ray import fastchat
 from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.planning.evaluations import told_apart
+from mtbench_ray.planning.evaluations import distinguishing_settings
 from mtbench_ray.reports import agreement, compare, curve
 from mtbench_ray.reports.filters import Filter
 from mtbench_ray.reports.spread import aggregate, is_repeated
@@ -105,7 +105,7 @@ def _show(
         if len(found) > 1:
             print("\n" * bool(number) + f"{'## ' * (format == 'markdown')}{summary['mode']}\n")
         same = [row for row in rows if row.mode == summary["mode"]]
-        shown = only.rows(workspace, same, told_apart(same), find)
+        shown = only.rows(workspace, same, distinguishing_settings(same), find)
         _print(summary, shown, options, only.counting(find), format)
     return found
 

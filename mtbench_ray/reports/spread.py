@@ -27,7 +27,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.planning.evaluations import told_apart
+from mtbench_ray.planning.evaluations import distinguishing_settings
 from mtbench_ray.reports.summary import Verdicts
 from mtbench_ray.schema import Evaluation, Outcome, Slot
 from mtbench_ray.stats import clustered_mean, variance_parts
@@ -49,7 +49,7 @@ def aggregate(
         options: The bootstrap.
     """
     rows = list(evaluations)
-    settings = told_apart(rows)
+    settings = distinguishing_settings(rows)
     return {
         "schema": 1,
         "results": [

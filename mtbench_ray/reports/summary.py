@@ -17,7 +17,12 @@ from mtbench_ray.judges.matches import FOR_MODEL
 from mtbench_ray.judges.registry import get_mode
 from mtbench_ray.models.discovery import step_of
 from mtbench_ray.models.messages import thinking_compliance
-from mtbench_ray.planning.evaluations import answer_settings, apart, grader_settings, told_apart
+from mtbench_ray.planning.evaluations import (
+    answer_settings,
+    apart,
+    distinguishing_settings,
+    grader_settings,
+)
 from mtbench_ray.planning.plan import good_turns, outcomes, setting
 from mtbench_ray.reports.filters import Filter
 from mtbench_ray.schema import (
@@ -108,7 +113,7 @@ def summarise(
     records = workspace.run_records()
     rows = [row for row in evaluations if row.mode == mode]
     events = [event for record in records for event in record.events]
-    apart_by = told_apart(rows)
+    apart_by = distinguishing_settings(rows)
     rows = only.rows(workspace, rows, apart_by, find)
     find = only.counting(find)
     results: list[dict[str, Any]] = []
@@ -192,7 +197,7 @@ def verdicts(workspace: Workspace, row: Evaluation, options: ScoreOptions) -> li
 
 
 def rating_scale(workspace: Workspace, row: Evaluation) -> tuple[float, float]:
-    """Lowest and highest rating of an evaluation's judge prompts; FastChat's for an import."""
+    """Lneedst and highest rating of an evaluation's judge prompts; FastChat's for an import."""
     if row.source == "import":
         return 1.0, 10.0
     return setting(row, workspace.load_data(row.data)).prompts.scale
@@ -391,7 +396,7 @@ def _pairwise_all(
         for table in tables
         for answers, name in table.models.values()
     ]
-    apart_by = told_apart(stands)
+    apart_by = distinguishing_settings(stands)
     results = []
     for table in tables:
         errors = {canonical(answer_settings(row.answers)): row.error for row in table.rows}

@@ -21,7 +21,7 @@ from mtbench_ray.planning.plan import Board, Setting, Turns, counts, shortened
 from mtbench_ray.schema import Judgment, Request
 from mtbench_ray.system.threads import start_thread
 
-MAX_DEATHS = 3
+MAX_CRASHES = 3
 """Times that the servers of a local judge are started again."""
 _LOOK_S = 2.0
 """Between two looks at whether a server lives."""
@@ -37,7 +37,7 @@ class Judge:
     stage: JudgeStage = field(init=False)
     server: Any = None
     restarting: bool = False
-    owed: dict[str, Request] = field(default_factory=dict)
+    pending: dict[str, Request] = field(default_factory=dict)
     """Requests handed to the stage whose judgments have not come back."""
 
     def __post_init__(self) -> None:
@@ -138,7 +138,7 @@ class Judges:
                 judge.stage.begin()
             elif answers and not self._together(judge):
                 continue  # after the answers: last_call
-            elif judge.owed or id(judge) in waiting:
+            elif judge.pending or id(judge) in waiting:
                 self._start_server(judge, beside_engines=answers)
 
     def check_gpus(self) -> None:
@@ -155,12 +155,12 @@ class Judges:
         judge = self._by_setting[index]
         if not judge.restarting:
             judge.stage.submit(request)
-        judge.owed[request.judgment_id] = request
+        judge.pending[request.judgment_id] = request
 
     def judged(self, row: Judgment) -> None:
         """A judgment came back."""
         for judge in self._judges:
-            judge.owed.pop(row.judgment_id, None)
+            judge.pending.pop(row.judgment_id, None)
         label = f"judge {row.judge}"
         if line := self._served.note(label, row.served_model, row.system_fingerprint):
             self._note(f"{line}; their verdicts may not be comparable")
@@ -170,7 +170,7 @@ class Judges:
         self._last_call = True
         for judge in self._judges:
             judge.stage.close_when_idle()
-            if judge.server is None and judge.config.kind == "local" and judge.owed:
+            if judge.server is None and judge.config.kind == "local" and judge.pending:
                 self._start_server(judge, beside_engines=False)
 
     def stop(self, grace_s: float) -> None:
@@ -205,8 +205,8 @@ class Judges:
         if self._budget.exhausted:
             self._once(
                 "budget",
-                f"budget_usd={self._budget.limit_usd:g}: ${self._budget.spent_usd:.2f} are spent"
-                " and the next call might exceed it; what is left stays owed",
+                f"budget_usd={self._budget.limit_usd:g}: ${self._budget.spent_usd:.2f} spent"
+                " and the next call might exceed it; what is left stays pending",
             )
 
     def hear(self, news: ServerNews) -> None:
@@ -222,7 +222,7 @@ class Judges:
             # What was in flight is lost with the server; it costs nothing to ask it again.
             judge.restarting = True
             judge.stage.stop(0.0)
-            self._note(f"the local judge {label} is started again: {news.words}")
+            self._note(f"restarting the local judge {label}: {news.words}")
         else:
             if judge.restarting:
                 judge.restarting = False
@@ -230,7 +230,7 @@ class Judges:
             for remark in judge.server.remarks:
                 self._once(f"{label} {remark}", f"judge {label}: {remark}")
             judge.stage.begin(judge.server.base_urls, judge.server.at_once)
-            for request in judge.owed.values():
+            for request in judge.pending.values():
                 judge.stage.submit(request)
             if self._last_call:
                 judge.stage.close_when_idle()
@@ -313,7 +313,7 @@ class Judges:
     def _watch_server(self, judge: Judge) -> None:
         """In a thread: wait for a server, and start it again when it dies, a few times."""
         timeout = judge.config.start_timeout_s
-        deaths, doing = 0, "did not start"
+        crashes, doing = 0, "did not start"
         try:
             judge.server.wait_ready(timeout)
             while True:
@@ -321,10 +321,10 @@ class Judges:
                 while not (dead := judge.server.dead()):
                     if self._closed.wait(_LOOK_S):
                         return
-                deaths += 1
+                crashes += 1
                 words = next(iter(dead.values()))
-                doing = f"died {deaths} times"
-                if deaths > MAX_DEATHS:
+                doing = f"died {crashes} times"
+                if crashes > MAX_CRASHES:
                     raise EngineFault(words)
                 self._post(ServerNews(judge, "down", words))
                 judge.server.restart(timeout)

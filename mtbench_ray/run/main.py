@@ -1,4 +1,4 @@
-"""One invocation: its settings are checked, its workspace is held, and what is owed is done."""
+"""One invocation: its settings are checked, its workspace is held, and what is pending is done."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.stage import check_budget
 from mtbench_ray.planning.jobs import evaluations, prepare
 from mtbench_ray.planning.settings_diff import describe_changes
-from mtbench_ray.run.progress import told_while_long
+from mtbench_ray.run.progress import report_while_long
 from mtbench_ray.run.session import Session
 from mtbench_ray.run.signals import Interrupts
 from mtbench_ray.system.debugging import debugging
 from mtbench_ray.system.redact import secrets_in
-from mtbench_ray.validate import settle
+from mtbench_ray.validate import validate
 from mtbench_ray.workspace.workspace import Workspace
 
 
@@ -65,7 +65,7 @@ def _run_jobs(
 
     first = configs[0]
     check_shared(configs)
-    configs = [settle(config) for config in configs]
+    configs = [validate(config) for config in configs]
     keys: list[str | None] = []
     if not plan_only:
         for config in configs:
@@ -79,7 +79,7 @@ def _run_jobs(
     with Workspace.open(first.workspace, write=not plan_only, secrets=secrets) as workspace:
         if first.fresh:
             workspace.start_over(command)
-        with told_while_long("checking settings and models", quiet=first.quiet):
+        with report_while_long("checking settings and models", quiet=first.quiet):
             jobs = prepare(configs, workspace)
         wanted = evaluations(jobs, workspace)
         rows = wanted.rows
@@ -99,7 +99,7 @@ def _run_jobs(
             with contextlib.suppress(UserError):  # the disk, perhaps: the first reason is told
                 workspace.save_run(session.record)
             raise
-        complete = finish(workspace, session.record, rows, first, session.owes_nothing)
+        complete = finish(workspace, session.record, rows, first, session.nothing_pending)
         find = remembering(workspace, ScoreOptions(first.parity, 0))
         values: list[float | None] = []
         for place in range(len(configs)):

@@ -1,4 +1,4 @@
-"""Conversations that are owed, as the work of engines."""
+"""Conversations that are pending, as the work of engines."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from mtbench_ray.engines.base import ShardUnit
 from mtbench_ray.generate.shards import Work, join_adapters
 from mtbench_ray.models.fingerprint import as_planned
 from mtbench_ray.planning.jobs import Job, model_of
-from mtbench_ray.planning.plan import Turns, owed_turns
+from mtbench_ray.planning.plan import Turns, pending_turns
 
 
-def owed_work(
+def pending_work(
     jobs: Sequence[Job], turns: Turns, received: Collection[tuple[str, int]] = ()
 ) -> list[Work]:
     """Conversations to have, by model; adapters of one base together.
 
     Args:
         turns: Live view of the workspace's turns.
-        received: Rows (answer id, turn) of this run. An answer whose next owed turn is among them
-            failed, and is not lost: it is left for the next run.
+        received: Rows (answer id, turn) of this run. An answer whose next pending turn is among
+            them failed, and is not lost: it is left for the next run.
     """
     work: list[Work] = []
     # Jobs that share answers (another judge, say) have the same ids: asked once.
@@ -29,18 +29,18 @@ def owed_work(
         if job.error is not None:
             continue
         questions = {question.question_id: question for question in job.questions}
-        owed = owed_turns(job.answers, questions, turns)
+        pending = pending_turns(job.answers, questions, turns)
         units = tuple(
             ShardUnit(
                 questions[unit.question_id],
                 unit.sample,
                 unit.answer_id,
-                tuple(owed[unit.answer_id]),
+                tuple(pending[unit.answer_id]),
             )
             for unit in job.answers.units
-            if unit.answer_id in owed
+            if unit.answer_id in pending
             and unit.answer_id not in seen
-            and (unit.answer_id, len(owed[unit.answer_id]) + 1) not in received
+            and (unit.answer_id, len(pending[unit.answer_id]) + 1) not in received
         )
         seen.update(unit.answer_id for unit in units)
         if units:

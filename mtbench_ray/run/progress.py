@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from mtbench_ray.planning.evaluations import named, told_apart
+from mtbench_ray.planning.evaluations import distinguishing_settings, named
 from mtbench_ray.planning.plan import Setting
 from mtbench_ray.reports.tables import common_folder, label, short
 from mtbench_ray.run.standings import Standings
@@ -73,7 +73,7 @@ class Progress:
         self._live: Live | None = None
         models = {row.model for row in evaluations}
         self._folder = common_folder(models)
-        self._apart = told_apart(evaluations)
+        self._apart = distinguishing_settings(evaluations)
         self._judges = len({row.judge for row in evaluations if row.judge})
         self._began = time.monotonic()
         self._shown = self._began
@@ -259,7 +259,7 @@ class Progress:
 
 
 @contextlib.contextmanager
-def told_while_long(doing: str, *, quiet: bool) -> Iterator[None]:
+def report_while_long(doing: str, *, quiet: bool) -> Iterator[None]:
     """Say what is being done every so often while the block takes long."""
     ended = threading.Event()
     began = time.monotonic()

@@ -27,15 +27,15 @@ from mtbench_ray.errors import EXIT_INTERRUPTED, EXIT_OK, UserError
 from mtbench_ray.generate import ray_stream as pipeline
 from mtbench_ray.generate.cluster import count_replicas, needs_ray, start_ray
 from mtbench_ray.generate.conversation import failed_turn
-from mtbench_ray.generate.crash_retry import Condemned, Losses
+from mtbench_ray.generate.crash_retry import CrashRetries, GivenUp
 from mtbench_ray.generate.ray_stream import Lost, NeverBegan
 from mtbench_ray.generate.shards import Work, make_shards, with_shares
 from mtbench_ray.planning.jobs import Job, judges_by_settings
 from mtbench_ray.planning.plan import Board, Setting, good_turns, setting
 from mtbench_ray.run.judge_pool import Judges, ServerNews
 from mtbench_ray.run.overview import overview
-from mtbench_ray.run.pending_work import owed_work
-from mtbench_ray.run.progress import Progress, told_while_long
+from mtbench_ray.run.pending_work import pending_work
+from mtbench_ray.run.progress import Progress, report_while_long
 from mtbench_ray.run.signals import Interrupts
 from mtbench_ray.run.watchdog import Watchdog
 from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Request, Turn
@@ -70,13 +70,13 @@ class Session:
     command: Sequence[str]
     interrupts: Interrupts
     record: RunRecord = field(init=False)
-    owes_nothing: bool = field(init=False, default=False)
+    nothing_pending: bool = field(init=False, default=False)
     _events: queue.SimpleQueue[Any] = field(init=False, default_factory=queue.SimpleQueue)
     _watchdog: Watchdog | None = field(init=False, default=None)
     _ray_is_ours: bool = field(init=False, default=False)
     _received: set[tuple[str, int]] = field(init=False, default_factory=set)
     _served: ServedModels = field(init=False, default_factory=ServedModels)
-    _losses: Losses = field(init=False, default_factory=Losses)
+    _crash_retries: CrashRetries = field(init=False, default_factory=CrashRetries)
     _generating: bool = field(init=False, default=False)
     _never_began: bool = field(init=False, default=False)
     _failure: UserError | None = field(init=False, default=None)
@@ -105,15 +105,15 @@ class Session:
         )
 
     def run(self) -> int:
-        """Do what is owed; returns the exit code so far (0 or 130).
+        """Do what is pending; returns the exit code so far (0 or 130).
 
         Raises:
             UserError: The disk is full, the cluster too small and the like; rows so far are kept.
         """
-        work = owed_work(self.jobs, self.workspace.turns) if self.config.stage != "judge" else []
+        work = pending_work(self.jobs, self.workspace.turns) if self.config.stage != "judge" else []
         requests = self.board.ready()
         if not work and not requests:
-            self.owes_nothing = True
+            self.nothing_pending = True
             return EXIT_OK
         self.workspace.save_run(self.record)
         self.timeline = self.workspace.timeline(self.record.run_id)
@@ -143,7 +143,7 @@ class Session:
             )
             actors = work and needs_ray(self.config.engine, self.config.cluster)
             if self.judges.local or shared or actors:
-                with told_while_long("starting Ray", quiet=self.config.quiet):
+                with report_while_long("starting Ray", quiet=self.config.quiet):
                     self._start_ray()
                 self._check_gpus(work)
             self._introduce(work, requests)
@@ -184,27 +184,30 @@ class Session:
     def _drive(self, work: list[Work]) -> None:
         starts = 0
         while work:
-            before = len(self._received), self._losses.processes.total()
+            before = len(self._received), self._crash_retries.processes.total()
             self._never_began = False
             self._generate(work)
             self._pump(lambda: self._generating)
             starts = starts + 1 if self._never_began else 0
             if 0 < starts < STREAM_STARTS and not self._stopping:
-                self._note("the engines are started again")
+                self._note("restarting the engines")
                 continue
             # A dead engine process takes rows with it; another round gets them, while that helps.
-            if self._stopping or (len(self._received), self._losses.processes.total()) == before:
+            if (
+                self._stopping
+                or (len(self._received), self._crash_retries.processes.total()) == before
+            ):
                 break
-            work, condemned = self._losses.cut(self._missing())
-            self._fail(condemned)
+            work, given_up = self._crash_retries.cut(self._missing())
+            self._fail(given_up)
             if work:
-                self._note(f"{sum(len(item.units) for item in work)} conversations are asked again")
+                self._note(f"{sum(len(item.units) for item in work)} conversations will be retried")
         if not self._stopping:
             self.judges.last_call()
             self._pump(lambda: self.judges.busy)
 
     def _missing(self) -> list[Work]:
-        return owed_work(self.jobs, self.workspace.turns, self._received)
+        return pending_work(self.jobs, self.workspace.turns, self._received)
 
     @property
     def _stopping(self) -> bool:
@@ -254,9 +257,9 @@ class Session:
                               seconds=round(event.seconds, 3), detail=event.detail)  # fmt: skip
             self.progress.engine(event)
         elif isinstance(event, Lost):
-            owed = {unit.answer_id for item in self._missing() for unit in item.units}
-            self._losses.note(event, owed)
-            self._note(f"an engine of {event.shard.model.label} was lost: {event.words}")
+            pending = {unit.answer_id for item in self._missing() for unit in item.units}
+            self._crash_retries.note(event, pending)
+            self._note(f"an engine of {event.shard.model.label} crashed: {event.words}")
         elif isinstance(event, ServerNews):
             self.judges.hear(event)
         elif isinstance(event, _Ended):
@@ -341,9 +344,9 @@ class Session:
         for engine in {id(item.engine): item.engine for item in work}.values():
             count_replicas(engine, self.config.cluster, 1, 1, self.judges.gpus_beside())
 
-    def _fail(self, condemned: Sequence[Condemned]) -> None:
+    def _fail(self, given_up: Sequence[GivenUp]) -> None:
         """Write the rows of conversations that are not tried again."""
-        for work, unit, reason in condemned:
+        for work, unit, reason in given_up:
             shard = Shard(work.model, work.sampling, work.engine, (unit,), self.record.run_id)
             history = tuple(turn.content for turn in unit.done)
             for turn in range(len(unit.done) + 1, len(unit.question.turns) + 1):
@@ -358,7 +361,7 @@ class Session:
             return
         if not (self.config.cluster.address or os.environ.get("RAY_ADDRESS")):
             self._watchdog = Watchdog()
-            self.interrupts.spared.add(self._watchdog.pid)
+            self.interrupts.exempt.add(self._watchdog.pid)
         self._ray_is_ours = True
         try:
             start_ray(self.config.cluster)

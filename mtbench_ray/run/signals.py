@@ -23,13 +23,13 @@ class Interrupts:
         stop: Set by the first signal while ``orderly``.
         orderly: The run looks at ``stop`` by itself. Before that, while it is being set up, there
             is nothing to finish: the first signal raises KeyboardInterrupt.
-        spared: Process ids that the second signal leaves alive.
+        exempt: Process ids that the second signal leaves alive.
     """
 
     def __init__(self) -> None:
         self.stop = threading.Event()
         self.orderly = False
-        self.spared: set[int] = set()
+        self.exempt: set[int] = set()
         self._count = 0
         self._previous: dict[signal.Signals, Any] = {}
 
@@ -61,7 +61,7 @@ class Interrupts:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._count += 1
         if self._count > 1:
-            end_children(self.spared)
+            end_children(self.exempt)
             # Rows on disk are whole lines already; nothing else is worth waiting for.
             os._exit(EXIT_INTERRUPTED)
         if not self.orderly:
@@ -69,11 +69,11 @@ class Interrupts:
         self.stop.set()
 
 
-def end_children(spared: set[int]) -> None:
-    """Kill every process below this one, but for those ``spared``."""
+def end_children(exempt: set[int]) -> None:
+    """Kill every process below this one, but for those ``exempt``."""
     import psutil
 
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if child.pid not in spared:
+            if child.pid not in exempt:
                 child.kill()

@@ -37,7 +37,7 @@ def warn(message: str) -> None:
 def disk_error(path: Path, error: OSError) -> UserError:
     """What a failed write means to the user."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        hint = "Free some space, then run the same line again: what was written is kept."
+        hint = "Free some space, then re-run the same command: what was written is kept."
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         hint = "Give a folder you may write to, for example workspace=$HOME/mtbench_results."
     elif error.errno == errno.ELOOP:
@@ -45,7 +45,7 @@ def disk_error(path: Path, error: OSError) -> UserError:
     elif error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
         hint = "Something else is in the way there; move it, or give another workspace=<folder>."
     else:
-        hint = "Check the disk, then run the same line again: what was written is kept."
+        hint = "Check the disk, then re-run the same command: what was written is kept."
     return UserError(f"cannot write {path}: {error.strerror or error}", hint)
 
 
@@ -123,7 +123,7 @@ class Journal:
         if gone:
             raise UserError(
                 f"{self.path} was deleted while it is being written",
-                "Rows written to it are lost; run the same line again.",
+                "Rows written to it are lost; re-run the same command.",
             )
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
 class WorkspaceLock:
-    """Held from construction to :meth:`release`, or to the end of the process.
+    """StagedWeights from construction to :meth:`release`, or to the end of the process.
 
     The lock is the operating system's (``flock`` through filelock), so a killed owner's lock is
     free at once. On network file systems it holds between hosts where the file system carries

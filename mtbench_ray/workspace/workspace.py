@@ -81,7 +81,7 @@ class Workspace:
         self._fresh = False
         self._unsaved: dict[str, BenchmarkData] = {}
         self._data: dict[tuple[str, int, int], BenchmarkData] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._turns: dict[tuple[str, int], Turn] = {}
         self._judgments: dict[str, Judgment] = {}
         self._places: dict[str, tuple[int, int]] = {}
@@ -366,9 +366,9 @@ class Workspace:
         return self._journals[cls]
 
     def _problem(self, message: str) -> None:
-        if message in self._told:
+        if message in self._reported:
             return
-        self._told.add(message)
+        self._reported.add(message)
         self.problems.append(message)
         if len(self.problems) < _SHOWN:
             warn(message)

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.hot_swap.page_cache import ReadAhead
-from mtbench_ray.engines.hot_swap.staging import OVERHEAD_GB, Held, Spare
-from mtbench_ray.engines.hot_swap.staging_process import SpareError
+from mtbench_ray.engines.hot_swap.staging import OVERHEAD_GB, StagedWeights, Staging
+from mtbench_ray.engines.hot_swap.staging_process import StagingError
 from mtbench_ray.engines.hot_swap.swap import Loaded, eligible, load_folder, proven
 from mtbench_ray.engines.hot_swap.verify import distance
 from mtbench_ray.engines.memory import free_memory
@@ -39,7 +39,7 @@ class Ready:
         why: There is no spare memory after all; empty where none was meant to be.
     """
 
-    held: Held | None = None
+    held: StagedWeights | None = None
     distance: float | None = None
     why: str = ""
 
@@ -62,7 +62,7 @@ class Ahead:
     _reading: ReadAhead | None = None
     _ready: asyncio.Task[Ready] | None = None
 
-    def read(self, spare: Spare | None, old: Loaded) -> None:
+    def read(self, spare: Staging | None, old: Loaded) -> None:
         """Begin to read its weights: into spare memory where there is some, else the page cache.
 
         Args:
@@ -93,16 +93,16 @@ class Ahead:
         except OSError:
             return False
 
-    async def _hold(self, spare: Spare, old: Loaded) -> Ready:
+    async def _hold(self, spare: Staging, old: Loaded) -> Ready:
         far: float | None = None
         try:
             if old.canary is not None and not proven(old.layout):
                 await spare.load(old.folder)
                 # Without it the swap asks the host, when no request runs any more.
-                with contextlib.suppress(SpareError):
+                with contextlib.suppress(StagingError):
                     far = distance(old.canary, await spare.logprobs(old.canary.ids))
             return Ready(await spare.load(self.new.folder), far)
-        except SpareError as error:
+        except StagingError as error:
             self._reading = ReadAhead(self.model)
             return Ready(None, far, str(error))
 
@@ -148,7 +148,7 @@ class Room:
     card_gb: float = 0.0
 
 
-def spare_room(
+def staging_room(
     model: ModelConfig, config: EngineConfig, folder: Path, card_gb: float | None
 ) -> Room:
     """Where the weights of a checkpoint like this one can wait for their swap.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.engines import fork_server as forks
-from mtbench_ray.engines.hot_swap.staging_process import Entry, SpareError, serve
+from mtbench_ray.engines.hot_swap.staging_process import Entry, StagingError, serve
 
 OVERHEAD_GB = 1.0
 """Memory of the card that the process takes beside the weights: CUDA's own, and a forward pass."""
@@ -29,7 +29,7 @@ _JOIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StagedWeights:
     """Weights that lie ready.
 
     Attributes:
@@ -42,7 +42,7 @@ class Held:
     table: tuple[Entry, ...]
 
 
-class Spare:
+class Staging:
     """The process, from the side of the engine actor. Calls wait for one another.
 
     Args:
@@ -66,22 +66,22 @@ class Spare:
         self._tickets = itertools.count()
         self._newest = -1
 
-    async def load(self, folder: Path) -> Held:
+    async def load(self, folder: Path) -> StagedWeights:
         """Read the weights of a folder, over those held before.
 
         Raises:
-            SpareError: They cannot be read, the memory cannot be had, or a later call has come.
+            StagingError: They cannot be read, the memory cannot be had, or a later call has come.
         """
         self._newest = ticket = next(self._tickets)
         handle, table = await self._ask("load", str(folder), ticket)
-        return Held(self._place, handle, table)
+        return StagedWeights(self._place, handle, table)
 
     async def logprobs(self, ids: Sequence[int]) -> list[float]:
         """Log-probability in nats of each token but the first, by a forward pass of transformers
         over the weights held now, where they are.
 
         Raises:
-            SpareError: transformers cannot run them.
+            StagingError: transformers cannot run them.
         """
         return [float(value) for value in await self._ask("logprobs", list(ids))]
 
@@ -103,7 +103,7 @@ class Spare:
         try:
             good, reply = await asyncio.to_thread(exchange)
         except (OSError, EOFError, ValueError) as error:
-            raise SpareError("the process that reads ahead is gone") from error
+            raise StagingError("the process that reads ahead is gone") from error
         if not good:
-            raise SpareError(reply)
+            raise StagingError(reply)
         return reply

@@ -33,7 +33,7 @@ _DTYPES = {
 """Names of types in safetensors files, and torch's."""
 
 
-class SpareError(Exception):
+class StagingError(Exception):
     """The spare memory could not be had or filled; what was to come from there comes from files."""
 
 
@@ -83,7 +83,7 @@ def serve(pipe: Connection, place: str) -> None:
     with contextlib.suppress(Exception):
         for name in ("torch", "transformers.models.auto.modeling_auto"):
             importlib.import_module(name)
-    holder = _Holder(place)
+    holder = _StagingProcess(place)
     while True:
         try:
             what, argument = pipe.recv()
@@ -102,7 +102,7 @@ def _wait_for_parent() -> None:
     parent.join()
 
 
-class _Holder:
+class _StagingProcess:
     """The buffer and what lies in it."""
 
     def __init__(self, place: str) -> None:
@@ -180,7 +180,7 @@ class _Holder:
         filled = {id(p) for n, p in model.named_parameters(remove_duplicate=False) if n in held}
         empty = [n for n, p in model.named_parameters() if id(p) not in filled]
         if odd := [*empty, *state.unexpected_keys]:
-            raise SpareError(f"transformers names weights otherwise: {', '.join(odd[:3])}")
+            raise StagingError(f"transformers names weights otherwise: {', '.join(odd[:3])}")
         model.eval().to(self._buffer.device)
         return token_logprobs(model, ids)
 
@@ -190,7 +190,7 @@ class _Holder:
 
         if self._buffer is not None:
             if total > self._buffer.numel():
-                raise SpareError("weights of another size")
+                raise StagingError("weights of another size")
             return
         total = -(-total // _ROUND) * _ROUND
         if self._place == "device":
@@ -212,7 +212,7 @@ def _entry(name: str, described: dict[str, Any], at: int) -> Entry:
     dtype = _DTYPES[described["dtype"]]
     first, end = (at + offset for offset in described["data_offsets"])
     if first % getattr(torch, dtype).itemsize:
-        raise SpareError(f"{name} is not aligned in its file")
+        raise StagingError(f"{name} is not aligned in its file")
     return name, dtype, tuple(described["shape"]), first, end - first
 
 
@@ -222,7 +222,7 @@ def _fill(file: io.FileIO, target: Any) -> None:
     while view:
         count = file.readinto(view)
         if not count:
-            raise SpareError(f"{file.name} has become shorter")
+            raise StagingError(f"{file.name} has become shorter")
         view = view[count:]
 
 

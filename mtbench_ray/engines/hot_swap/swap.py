@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.config import EngineConfig
-from mtbench_ray.engines.hot_swap.staging import Held, Spare
-from mtbench_ray.engines.hot_swap.staging_process import SpareError
+from mtbench_ray.engines.hot_swap.staging import StagedWeights, Staging
+from mtbench_ray.engines.hot_swap.staging_process import StagingError
 from mtbench_ray.engines.hot_swap.verify import (
     Canary,
     NoProof,
@@ -37,7 +37,7 @@ from mtbench_ray.models.layout import Layout, load_layout
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _proven: set[str] = set()
 """Architectures whose swap was once compared with a reference in this process."""
-_condemned: dict[str, str] = {}
+_excluded: dict[str, str] = {}
 """Architectures whose swap went wrong in this process, and how: not tried again."""
 
 
@@ -69,9 +69,9 @@ def load_folder(folder: Path) -> Loaded:
     return Loaded(folder, folder_hash(folder), tokenizer_hash(folder), load_layout(folder))
 
 
-def condemn(layout: Layout, reason: str) -> str:
+def exclude(layout: Layout, reason: str) -> str:
     """Never again swap checkpoints of this architecture in this process; gives the reason back."""
-    _condemned.setdefault(layout.key, reason)
+    _excluded.setdefault(layout.key, reason)
     return reason
 
 
@@ -103,8 +103,8 @@ def eligible(old: Layout, new: Layout, config: EngineConfig) -> str:
     other = sorted(name for name, tensor in new.tensors.items() if old.tensors[name] != tensor)
     if other:
         return f"{len(other)} tensors of another shape or type: {', '.join(other[:3])}"
-    if new.key in _condemned:
-        return f"an earlier swap of this architecture failed: {_condemned[new.key]}"
+    if new.key in _excluded:
+        return f"an earlier swap of this architecture failed: {_excluded[new.key]}"
     return ""
 
 
@@ -140,7 +140,11 @@ def proven(layout: Layout) -> bool:
 
 
 async def swap(
-    llm: Any, old: Loaded, new: Loaded, spare: Spare | None = None, held: Held | None = None
+    llm: Any,
+    old: Loaded,
+    new: Loaded,
+    spare: Staging | None = None,
+    held: StagedWeights | None = None,
 ) -> Swapped:
     """Load ``new`` into a running engine and prove it. No request may run.
 
@@ -174,7 +178,7 @@ async def swap(
             raise NoProof("the files changed while they were loaded")
     except NoProof as error:
         if error.lasting:
-            condemn(new.layout, str(error))
+            exclude(new.layout, str(error))
         raise
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -184,18 +188,18 @@ async def swap(
 
 
 async def _distances(
-    old: Loaded, folder: Path, after: Canary, spare: Spare | None
+    old: Loaded, folder: Path, after: Canary, spare: Staging | None
 ) -> tuple[float, float]:
     """Distances from a reference before and after a swap, both measured in the same way."""
     assert old.canary is not None
     if spare is not None and old.distance is not None:
-        with contextlib.suppress(SpareError):
+        with contextlib.suppress(StagingError):
             return old.distance, distance(after, await spare.logprobs(after.ids))
     before = distance(old.canary, await reference(old.folder, old.canary.ids))
     return before, distance(after, await reference(folder, after.ids))
 
 
-async def _load(llm: Any, folder: Path, held: Held | None = None) -> str:
+async def _load(llm: Any, folder: Path, held: StagedWeights | None = None) -> str:
     """Weights of a folder into the engine, and nothing of the old ones left in its cache.
 
     Returns:

@@ -68,7 +68,7 @@ class LiveWeights:
             return vars(_compare(model, worker.model_config, Path(folder), state))
 
     def mtbench_map(self, place: str, handle: bytes) -> None:
-        """Map the buffer of :class:`~.staging.Spare`, unless it is mapped.
+        """Map the buffer of :class:`~.staging.Staging`, unless it is mapped.
 
         Raises:
             Exception: It cannot be mapped here. The weights are untouched.
@@ -89,7 +89,7 @@ class LiveWeights:
         worker = cast(Any, self)
         worker.reload_weights(weights_iterator=tensors(worker._mtbench_buffer, table))
         if torch.cuda.is_available():
-            # The buffer may be filled anew once this returns.
+            # The buffer may be refilled once this returns.
             torch.cuda.synchronize()
 
 

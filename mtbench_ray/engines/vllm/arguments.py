@@ -101,13 +101,13 @@ def engine_arguments(
     config: EngineConfig,
     source: Source,
     window: int | None,
-    spare_gb: float = 0.0,
+    staging_gb: float = 0.0,
 ) -> dict[str, Any]:
     """Arguments of ``AsyncEngineArgs``; ``engine.args`` come last.
 
     Args:
         window: Context window of the model, None where unknown.
-        spare_gb: Of the engine's share of its card, what it has to leave free.
+        staging_gb: Of the engine's share of its card, what it has to leave free.
 
     Raises:
         UserError: An argument of ``engine.args`` does not exist, the memory limit cannot work, or
@@ -149,7 +149,7 @@ def engine_arguments(
         # In a Ray actor vLLM may choose Ray by itself and wait for GPUs that the actor holds.
         arguments["distributed_executor_backend"] = "mp"
     if gpu:
-        share = _utilisation(config) - (spare_gb / _card_gb() if spare_gb else 0.0)
+        share = _utilisation(config) - (staging_gb / _card_gb() if staging_gb else 0.0)
         arguments["gpu_memory_utilization"] = round(share, 4)
         # Steps beyond the largest captured size take twice as long.
         arguments["max_cudagraph_capture_size"] = -(-at_once // 8) * 8

@@ -12,8 +12,8 @@ from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines import fork_server as forks
-from mtbench_ray.engines.hot_swap.prefetch import Ahead, Room, spare_room
-from mtbench_ray.engines.hot_swap.staging import Spare
+from mtbench_ray.engines.hot_swap.prefetch import Ahead, Room, staging_room
+from mtbench_ray.engines.hot_swap.staging import Staging
 from mtbench_ray.engines.hot_swap.swap import Loaded, load_folder
 from mtbench_ray.engines.processes import Children, Output
 from mtbench_ray.engines.vllm.arguments import (
@@ -61,7 +61,7 @@ class Core:
     watch: Watch
     window: int
     largest_rank: int
-    spare: Spare | None
+    spare: Staging | None
     origin: str = "cold"
     ahead: Ahead | None = None
     dtype: str = ""
@@ -124,7 +124,7 @@ async def start_core(
         UserError: The settings cannot work; found before weights are loaded.
         EngineFault: The engine did not start; no process of it is left.
     """
-    spare: Spare | None = None
+    spare: Staging | None = None
     try:
         # The first import of vllm takes seconds.
         arguments, room, remark = await asyncio.to_thread(_prepare, model, config, source, window)
@@ -132,7 +132,7 @@ async def start_core(
         if room.place != "files":
             # Without it the files are read when they are needed.
             with contextlib.suppress(OSError):
-                spare = await asyncio.wait_for(_spare(room.place), config.start_timeout_s)
+                spare = await asyncio.wait_for(_staging(room.place), config.start_timeout_s)
         llm, loaded, children = await _start(arguments, config, source)
     except BaseException:
         if spare is not None:
@@ -187,7 +187,7 @@ def _prepare(
     layout = load_layout(source.folder)
     check_fits(layout, config, share_gb)
     dtype = weights_dtype(config, layout)
-    room = spare_room(model, config, source.folder, share_gb)
+    room = staging_room(model, config, source.folder, share_gb)
     arguments = engine_arguments(
         model, replace(config, dtype=dtype.name), source, window, room.card_gb
     )
@@ -202,8 +202,8 @@ def _build(arguments: dict[str, Any]) -> Any:
     return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
 
 
-async def _spare(place: str) -> Spare:
-    making = asyncio.ensure_future(asyncio.to_thread(Spare, place))
+async def _staging(place: str) -> Staging:
+    making = asyncio.ensure_future(asyncio.to_thread(Staging, place))
     try:
         return await asyncio.shield(making)
     except asyncio.CancelledError:
@@ -211,7 +211,7 @@ async def _spare(place: str) -> Spare:
         raise
 
 
-def _close(made: asyncio.Future[Spare]) -> None:
+def _close(made: asyncio.Future[Staging]) -> None:
     if made.exception() is None:
         made.result().close()
 

@@ -16,7 +16,7 @@ from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines import fork_server as forks
 from mtbench_ray.engines.base import Engine, Generation, Swap, ended_by_model, overflow
 from mtbench_ray.engines.hot_swap.prefetch import Ahead, chat_template, look_ahead
-from mtbench_ray.engines.hot_swap.swap import Loaded, Swapped, condemn, greedy, swap, witness
+from mtbench_ray.engines.hot_swap.swap import Loaded, Swapped, exclude, greedy, swap, witness
 from mtbench_ray.engines.hot_swap.verify import NoProof
 from mtbench_ray.engines.vllm.arguments import (
     adapter_rank,
@@ -197,7 +197,7 @@ class VllmEngine:
             assert isinstance(fresh, VllmEngine)
             if await greedy(fresh._core.llm) == expected:
                 return f"swap verified: the same tokens ({words})"
-            return condemn(loaded.layout, "a swap gave other tokens than a fresh engine")
+            return exclude(loaded.layout, "a swap gave other tokens than a fresh engine")
 
         return Swap(None, "engine.hot_swap=verify", check)
 
