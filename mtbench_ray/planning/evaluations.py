@@ -259,7 +259,7 @@ def judge_names(rows: Sequence[Evaluation]) -> dict[str, str]:
 
 
 def named(label: str, settings: Mapping[str, Any], *, judge: bool = False) -> str:
-    """A label with those of :func:`distinguishing_settings` that are its own: the judge's, or not."""
+    """A label with the :func:`distinguishing_settings` that are its own: the judge's, or not."""
     said = [
         str(value) if key == "questions" else f"{_short(key)}={_shown(value)}"
         for key, value in settings.items()
