@@ -115,6 +115,15 @@ def test_an_import_from_another_folder_is_the_same_unless_its_rows_differ():
     assert distinguishing_settings([grown, other])[other.evaluation_id]["import"] == "/c"
 
 
+def test_an_import_beside_runs_is_told_by_its_folder_and_the_runs_by_themselves():
+    run = evaluation(questions=(1, 2))
+    answers = AnswerSet("m", canonical({"import": "/a", "model": {"name": "m"}}), (), "import")
+    imported = identified(replace(run, answers=answers, source="import",
+                                  judge_settings=canonical({"rows": ["1"]})))  # fmt: skip
+    said = distinguishing_settings([run, imported])
+    assert said == {run.evaluation_id: {}, imported.evaluation_id: {"import": "/a"}}
+
+
 def test_what_tells_rows_of_equal_labels_apart():
     rows = [
         evaluation(questions=(1, 2)),

@@ -273,6 +273,19 @@ def _differences(
 ) -> list[dict[str, Any]]:
     if len(rows) < 2:
         return [{} for _ in rows]
+    imported = [row for row in rows if row.answers.source == "import"]
+    if imported and len(imported) < len(rows):
+        # Little is known of an import; that it is one tells it apart.
+        others = [row for row in rows if row.answers.source != "import"]
+        found_by = {
+            row.evaluation_id: settings
+            for part in (imported, others)
+            for row, settings in zip(part, _differences(part, ignore), strict=True)
+        }
+        for row in imported:
+            folder = json.loads(row.answers.settings).get(_FOLDER)
+            found_by[row.evaluation_id] = {_FOLDER: folder} | found_by[row.evaluation_id]
+        return [found_by[row.evaluation_id] for row in rows]
     described = [_described(row) for row in rows]
     keys = [
         key

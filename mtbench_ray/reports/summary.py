@@ -173,9 +173,10 @@ def _mixed(rows: Sequence[Evaluation]) -> list[str]:
             by_model.setdefault(row.model, set()).add(canonical(answer_settings(row.answers)))
     for (judge, _), models in by_judge.items():
         if len(models) > 1:
+            names = list(dict.fromkeys(models.values()))
             notes.append(
                 f"not to be compared: judge {judge} had other questions, references or prompts for "
-                + " than for ".join(models.values())
+                + (" than for ".join(names) if len(names) > 1 else f"each of {names[0]}'s rows")
             )
     notes += [
         f"{model}: its rows are of answers made with different settings"
