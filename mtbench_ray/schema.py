@@ -224,12 +224,15 @@ class Unit:
     Attributes:
         question_hash: Of the question's own text (:func:`question_hash`); empty in imports, whose
             files do not hold it.
+        judge_samples: Repeats of each judgment of this answer where they are not the evaluation's;
+            else 0.
     """
 
     question_id: QuestionId
     sample: int
     answer_id: str
     question_hash: str = ""
+    judge_samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,14 @@ def test_a_smoke_test_is_part_of_the_full_evaluation_whichever_ran_first():
     assert apart([full, *others]) == [full, *others]
 
 
+def test_what_is_joined_is_judged_as_often_as_was_asked_and_no_more():
+    often, wide = evaluation(judge_samples=2), evaluation(samples=2)
+    (row,) = joined([often, wide])
+    assert row.judge_samples == 2
+    assert [unit.judge_samples or row.judge_samples for unit in row.answers.units] == [2, 1]
+    assert apart([often, wide, row]) == [row]
+
+
 def test_answers_that_a_judge_has_rated_have_no_row_of_their_own():
     rated = evaluation(questions=(1, 2))
     bare = identified(replace(evaluation(questions=(1,)), judge="", mode="answers"))

@@ -46,7 +46,7 @@ class Single:
             )
             for unit, question in units(evaluation.answers, questions)
             for turn in range(1, len(question.turns) + 1)
-            for judge_sample in range(evaluation.judge_samples)
+            for judge_sample in range(unit.judge_samples or evaluation.judge_samples)
         ]
 
     def request(

@@ -129,8 +129,7 @@ def identified(row: Evaluation) -> Evaluation:
         "evaluation",
         {
             "settings": settings_of(row),
-            "wanted": sorted(map(canonical, wanted(row))),
-            "judge_samples": row.judge_samples if row.judge else 0,
+            "wanted": sorted(map(canonical, _repeats(row).items())),
         },
     )
     return dataclasses.replace(row, evaluation_id=name)
@@ -141,8 +140,16 @@ def _kind(row: Evaluation) -> str:
     return canonical(settings_of(row))
 
 
+def _repeats(row: Evaluation) -> dict[Hashable, int]:
+    """How often each wanted answer is judged; 0 where nobody judges."""
+    if not row.judge or row.source == "import":
+        return dict.fromkeys(wanted(row), row.judge_samples if row.judge else 0)
+    return {_asked(unit): unit.judge_samples or row.judge_samples for unit in row.answers.units}
+
+
 def _holds(big: Evaluation, small: Evaluation) -> bool:
-    return wanted(small) <= wanted(big) and small.judge_samples <= big.judge_samples
+    there = _repeats(big)
+    return all(there.get(asked, -1) >= count for asked, count in _repeats(small).items())
 
 
 def apart(rows: Iterable[Evaluation]) -> list[Evaluation]:
@@ -200,11 +207,18 @@ def _union(one: Evaluation, two: Evaluation) -> Evaluation:
         return one
     if _holds(two, one):
         return two
+    most = max(one.judge_samples, two.judge_samples)
+    counts = [_repeats(row) for row in (one, two)]
+    answers = union(one.answers, two.answers)
+    units = []
+    for unit in answers.units:
+        count = max(found.get(_asked(unit), 0) for found in counts)
+        units.append(dataclasses.replace(unit, judge_samples=0 if count == most else count))
     row = dataclasses.replace(
         one,
-        answers=union(one.answers, two.answers),
+        answers=dataclasses.replace(answers, units=tuple(units)),
         opponent=one.opponent and two.opponent and union(one.opponent, two.opponent),
-        judge_samples=max(one.judge_samples, two.judge_samples),
+        judge_samples=most,
         error=one.error or two.error,
         selection=" or ".join(dict.fromkeys((one.selection, two.selection))),
     )
