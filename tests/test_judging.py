@@ -14,6 +14,7 @@ class Group:
     """Stands for the servers of a local judge: one that is up at once."""
 
     remarks = ()
+    at_once = None
 
     def __init__(self, url, error):
         self.base_urls, self.error = [url], error
