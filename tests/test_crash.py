@@ -245,7 +245,7 @@ def test_a_node_that_is_lost_takes_no_row_with_it(questions, tmp_path, monkeypat
             until(lambda: len(rows(work, "answers.jsonl")) >= 6, timeout=60)
             cluster.remove_node(node, allow_graceful=False)
             assert run.wait() == 0, run.err
-            assert "was lost: process" in run.err
+            assert "crashed: process" in run.err
             good = [(r["answer_id"], r["turn"]) for r in rows(work, "answers.jsonl")]
             assert len(good) == len(set(good)) == WANTED
             assert judged(work) == stub.seen.good.total() == WANTED

@@ -66,8 +66,8 @@ def test_rows_of_a_killed_actor_are_made_again_and_every_row_counts_once(run, tm
     assert counted(run) == (32, 32, 32, 32)
     record = json.loads(next(run.workspace.glob("runs/*/record.json")).read_text())
     notes = "\n".join(record["notes"])
-    assert "an engine of org/m was lost: process" in notes
-    assert "asked again" in notes
+    assert "an engine of org/m crashed: process" in notes
+    assert "will be retried" in notes
     assert "its log: /" in notes
     assert "Traceback" not in run.err
 
