@@ -120,14 +120,14 @@ def test_a_stream_that_failed_gives_its_actors_back_at_once(cluster, monkeypatch
             time.sleep(0.2)
         return cluster.available_resources().get("CPU", 0) == 4
 
-    assert all_free(30), "what an earlier test has left"
+    assert all_free(90), "what an earlier test has left"
     monkeypatch.setattr(pipeline, "decode", lambda *_: 1 / 0)
     slow = {"fake_seconds_per_token": 5.0, "stall_s": 900.0}
     shards = [make_shard([1], **({} if n else slow)) for n in range(2)]
     stream = pipeline.stream(shards, 2, ClusterConfig(ray="always"), threading.Event())
     with pytest.raises(ZeroDivisionError):
         list(stream)
-    assert all_free(10)
+    assert all_free(40)  # the shard itself would take many minutes
 
 
 def test_a_thread_that_pulls_rows_and_dies_ends_the_stream(run):
