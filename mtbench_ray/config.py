@@ -239,6 +239,12 @@ class JudgeConfig(EndpointConfig):
         return self.name or self.model or self.kind
 
     @property
+    def server_science(self) -> dict[str, Any]:
+        """What a local judge's server adds to its science settings; secrets change nothing."""
+        settings = {"args": without_secrets(self.args), "content": self.content}
+        return {name: value for name, value in settings.items() if value}
+
+    @property
     def demo(self) -> bool:
         """Whether the judge is the demo model: its scores are not comparable with anything."""
         return self.kind == "local" and self.model == DEMO_MODEL

@@ -57,6 +57,8 @@ def test_a_secret_changes_no_id():
             }
         assert science(kind(extra_body={"token": "one"})) == science(kind())
     assert science(EngineConfig(args={"hf_token": "x"})) == science(EngineConfig())
+    local = JudgeConfig(kind="local", args={"seed": 1, "hf_token": "x"})
+    assert local.server_science == {"args": {"seed": 1}}
 
 
 @pytest.fixture

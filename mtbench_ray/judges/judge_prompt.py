@@ -88,8 +88,7 @@ def judgment_id(
     if judge.kind == "local":
         settings["base_url"] = "local"
         # Left out where empty: ids of judgments from before these counted stay as they are.
-        more = {"args": judge.args, "content": judge.content}
-        settings |= {name: value for name, value in more.items() if value}
+        settings |= judge.server_science
     if judge.temperature is not None:
         settings["temperature"] = float(judge.temperature)
     return content_id(

@@ -105,8 +105,7 @@ def grader_settings(row: Evaluation) -> dict[str, Any]:
     judge = judge_of(row)
     found = {f"judge.{name}": value for name, value in science(judge).items()}
     if judge.kind == "local":
-        more = {"args": judge.args, "content": judge.content}
-        found |= {f"judge.{name}": value for name, value in more.items() if value}
+        found |= {f"judge.{name}": value for name, value in judge.server_science.items()}
     else:
         found["judge.kind"] = judge.kind
     return found | {"judge.prompts": row.prompts, "references": row.references}
