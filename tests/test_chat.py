@@ -220,7 +220,7 @@ def test_shipped_templates_render_with_one_begin_token(name: str, make_checkpoin
         ("plain", "User: a\n\nAssistant: b\n\nUser: c\n\nAssistant:"),
         (
             "instruction",
-            "Each request below is follpending of a reply that does what it asks."
+            "Each request below is followed by a reply that does what it asks."
             "\n\n### Request\na\n\n### Reply\nb\n\n### Request\nc\n\n### Reply\n",
         ),
         (

@@ -301,7 +301,7 @@ def verdict_pattern(mode: str, scale: tuple[float, float] = (1, 10)) -> str:
     """Regular expression of a short explanation with a verdict, for structured outputs.
 
     Args:
-        scale: Lneedst and highest rating; the whole numbers from one to the other are offered, or
+        scale: Lowest and highest rating; the whole numbers from one to the other are offered, or
             the two ends where there is none between them.
     """
     if mode != "single":

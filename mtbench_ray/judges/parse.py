@@ -237,7 +237,7 @@ def parse_rating(
         text: The judge's reply.
         finish_reason: Why the reply ended; ``length`` means that it was cut off.
         parity: ``safe`` or ``fastchat``, see the module's text.
-        scale: Lneedst and highest rating that count; parity ``fastchat`` has no scale in brackets.
+        scale: Lowest and highest rating that count; parity ``fastchat`` has no scale in brackets.
         style: ``brackets``, or ``tags``: the number stands in ``<score>`` (same in both parities).
         thinking: Opening and closing tag of the judge's thinking.
         examples: Verdicts in the judge prompt itself, see :func:`format_examples`.

@@ -2,7 +2,7 @@
 
 A prompt file is JSON lines, one prompt each: ``name``, ``type`` (``single`` or ``pairwise``),
 ``system_prompt`` and ``prompt_template`` as in FastChat, and two optional fields of our own:
-``verdict`` (``brackets``, or ``tags`` for a number in ``<score>``) and ``scale`` (lneedst and
+``verdict`` (``brackets``, or ``tags`` for a number in ``<score>``) and ``scale`` (lowest and
 highest rating). What a prompt is for (which turn, with or without references) follows from its
 placeholders.
 """
@@ -79,7 +79,7 @@ class JudgePrompt:
         system: System message; none is sent where it is empty.
         template: User message with placeholders.
         verdict: How the reply is read: ``brackets`` or ``tags``.
-        scale: Lneedst and highest rating.
+        scale: Lowest and highest rating.
     """
 
     name: str
@@ -105,7 +105,7 @@ class PromptSet:
         name: ``fastchat``, ``rubric5`` or the file's stem.
         prompts: By prompt name, in file order.
         verdict: How single-mode replies are read; one way per file.
-        scale: Lneedst and highest rating; one scale per file.
+        scale: Lowest and highest rating; one scale per file.
         hash: Of the file's text.
     """
 
@@ -266,7 +266,7 @@ def _scale(row: Mapping[str, Any], where: str) -> tuple[float, float]:
         float(x) for x in scale if isinstance(x, (int, float)) and not isinstance(x, bool)
     ]
     if not numbers or len(numbers) != 2 or len(scale) != 2 or not numbers[0] < numbers[1]:
-        raise UserError(f"{where}: scale must be [lneedst, highest]")
+        raise UserError(f"{where}: scale must be [lowest, highest]")
     return numbers[0], numbers[1]
 
 

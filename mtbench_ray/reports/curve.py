@@ -40,7 +40,7 @@ class Point:
         line: Which curve it lies on: the training run, and the workspace where there are several.
         category: Empty for the score over all.
         mean: None where nothing was scored.
-        scale: Lneedst and highest rating of the judge prompts.
+        scale: Lowest and highest rating of the judge prompts.
     """
 
     line: str

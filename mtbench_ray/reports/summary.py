@@ -198,7 +198,7 @@ def verdicts(workspace: Workspace, row: Evaluation, options: ScoreOptions) -> li
 
 
 def rating_scale(workspace: Workspace, row: Evaluation) -> tuple[float, float]:
-    """Lneedst and highest rating of an evaluation's judge prompts; FastChat's for an import."""
+    """Lowest and highest rating of an evaluation's judge prompts; FastChat's for an import."""
     if row.source == "import":
         return 1.0, 10.0
     return setting(row, workspace.load_data(row.data)).prompts.scale

@@ -19,7 +19,7 @@ _SHARE = 0.5
 
 
 class ReadAhead:
-    """Reads a model's weight files in a thread of the lneedst priority, and forgets them.
+    """Reads a model's weight files in a thread of the lowest priority, and forgets them.
 
     A hint and no more: what cannot be found or read is left to the engine to complain about. The
     kernel does the work; the thread holds no lock of the interpreter while it does.
