@@ -286,6 +286,9 @@ class EngineConfig(EndpointConfig):
     with another checkpoint, and answers that round otherwise once the code is found in the cache.
     Seconds for a checkpoint's 160 turns: 7B on one card as without, over two cards 12 instead of
     14, 1.5B on one card 11 instead of 12.5."""
+    fork_server: bool = True
+    """Fork the processes of engines from one that has imported vLLM, which saves each start some 20
+    s; off, or with a vLLM or Python that has other names for what this replaces: spawn them."""
     trust_remote_code: bool = False
     """Run code that ships with the model. Off unless you trust its author."""
     args: dict[str, Any] = _science({})
@@ -335,8 +338,6 @@ class ClusterConfig:
     """Ray address: null starts Ray here (or joins the cluster of RAY_ADDRESS); ``auto`` joins."""
     ray: str = "auto"
     """``auto``: Ray for engines in actors, none for an endpoint; ``always``."""
-    namespace: str = "mtbench_ray"
-    """Ray namespace; limiters are shared within one."""
     num_cpus: int | None = None
     """CPUs of a Ray started here."""
     num_gpus: int | None = None
@@ -372,8 +373,9 @@ class RunConfig:
     """Several models at once, for experiment files: each becomes a job like ``model=<it>``."""
     workspace: str = "results"
     """Folder of everything that is kept; re-running the same command does only what is pending."""
-    mode: str = "single"
-    """``single``, ``pairwise-baseline`` (needs ``baseline``) or ``pairwise-all``."""
+    mode: str | None = None
+    """How answers are judged, of MT-Bench: ``single``, ``pairwise-baseline`` (needs ``baseline``)
+    or ``pairwise-all``; null: the benchmark's first way."""
     baseline: str | None = None
     """Model that the others are compared with: of this run, the workspace or an import."""
     parity: str = "safe"

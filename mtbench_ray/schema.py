@@ -44,16 +44,16 @@ class Question:
     """One benchmark item with its turns.
 
     Attributes:
-        benchmark: Name of the benchmark, ``mt_bench``.
+        benchmark: Registered name of the benchmark.
         question_id: The item's own id, as in its file.
         category: One of the benchmark's categories.
         turns: User messages in order.
         references: Reference answer per turn, or empty where the judge gets none.
-        group: Unit of coverage and resampling; the question itself for MT-Bench.
+        group: Unit of coverage and resampling, such as the question itself.
         tags: Free labels.
-        context: A conversation history given by the item; empty for MT-Bench.
-        temperature: The item's own sampling temperature (FastChat's ``required_temperature``).
-        grading: JSON with whatever a rule check needs; empty object for MT-Bench.
+        context: A conversation history that comes before the first turn.
+        temperature: Sampling temperature of its answers, unless the run has one.
+        grading: JSON with whatever its grader needs to know (a rubric, rules to check).
         revision: sha256 of the file that the item came from.
     """
 
@@ -68,6 +68,26 @@ class Question:
     temperature: float | None = None
     grading: str = "{}"
     revision: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkData:
+    """Everything that a run reads, kept in the workspace so that a report needs nothing else.
+
+    Attributes:
+        name: Registered name of the benchmark.
+        questions: All questions of the source, in its order, with their references.
+        prompts_name: What the judge prompts are called; empty where there are none.
+        judge_prompts: Text of the judge prompt file in use (JSON lines).
+        files: What each part was read from: ``questions``, ``references``, ``judge_prompts`` to
+            ``<file name> sha256:<64 hex digits>``; shown in the summary.
+    """
+
+    name: str
+    questions: tuple[Question, ...]
+    prompts_name: str
+    judge_prompts: str
+    files: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +153,11 @@ class Request:
         opponent: The other model of a match, or None.
         answer_ids: The answers shown, ``model``'s first.
         messages: What is sent.
-        want: What the reply is read as: ``text``, ``json`` or ``logprobs``.
+        criterion: What of the answer is judged; empty where it is judged as a whole.
+        want: What the verdict is read from: the reply's ``text``, ``json`` or ``logprobs``; or
+            ``check``: from the answer itself, and nothing is called.
+        params: JSON of parameters of this call that replace the judge's (``max_tokens``,
+            ``temperature``) or come beside them.
     """
 
     judgment_id: str
@@ -154,7 +178,9 @@ class Request:
     answer_ids: tuple[str, ...] = ()
     sample: int = 0
     judge_sample: int = 0
+    criterion: str = ""
     want: str = "text"
+    params: str = "{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +188,11 @@ class Judgment:
     """What a judge wrote about one turn or one game, with what was read from it.
 
     Attributes:
-        label: The verdict as text: the rating's digits, or ``A``, ``B``, ``tie``.
-        value: Rating, or 1, 0.5, 0 for ``model`` after un-swapping; None where there is none.
+        criterion: As in :class:`Request`.
+        label: The verdict as text: the digits of a number, or ``A``, ``B``, ``tie``.
+        value: The verdict as a number, in the unit of its grader; of a match 1, 0.5 or 0 for
+            ``model`` after un-swapping; None where there is none.
+        logprobs: JSON of the reply's log-probabilities, empty where none were asked for.
         status: ``ok`` exactly where value is a number.
         error: The reason of a failure (``no_rating``, ``out_of_range``, ``timeout`` ...).
         attempts: Calls made for this row, 0 where nothing was sent.
@@ -200,6 +229,8 @@ class Judgment:
     answer_ids: tuple[str, ...] = ()
     sample: int = 0
     judge_sample: int = 0
+    criterion: str = ""
+    logprobs: str = ""
     prompt_hash: str = ""
     reference_hash: str = ""
     attempts: int = 0
@@ -262,10 +293,10 @@ class Evaluation:
 
     Attributes:
         answers: The model's wanted answers.
-        opponent: The other side's wanted answers in pairwise modes.
-        judge: Label of the judge; empty for ``judge=none``.
+        opponent: The other side's wanted answers where two models are compared.
+        judge: Label of the judge, or what checks the answers; empty where nothing grades them.
         judge_settings: JSON of the judge's science settings.
-        mode: ``single``, ``pairwise-baseline`` or ``pairwise-all``.
+        mode: Name of the grader among those of the benchmark, or :data:`ANSWERS_ONLY`.
         data: Name of the data snapshot in the workspace: questions, references, judge prompts.
         judge_samples: Repeats of each judgment.
         source: ``run``, or ``import`` where verdicts were read from FastChat files.
@@ -312,6 +343,8 @@ class Slot:
     Attributes:
         answer_ids: Answers it needs, ``model``'s first; turns 1 to ``turn`` of each.
         order: As in :class:`Request`.
+        criterion: As in :class:`Request`.
+        weight: Of this verdict among those of its answer.
     """
 
     model: str
@@ -324,6 +357,8 @@ class Slot:
     order: int = 0
     opponent: str | None = None
     judge_sample: int = 0
+    criterion: str = ""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,12 +381,12 @@ class Score:
     """One aggregate with its coverage; ``scores.parquet`` has a row for each.
 
     Attributes:
-        evaluation_id: Of the evaluation (in pairwise-all: of the model's row over its matches).
+        evaluation_id: Of the evaluation, or of a model's row over several evaluations.
         benchmark: Registered name of the benchmark.
         step: Training step in the model's name, None where there is none.
-        metric: ``rating`` or, in pairwise modes, ``win_rate_adjusted``.
-        dimension: ``all``, ``turn`` or ``category``.
-        name: The turn or the category; empty for ``all``.
+        metric: What ``mean`` is; graders declare theirs in their columns.
+        dimension: ``all``, or what the verdicts are split by: ``turn``, ``category`` ...
+        name: The part; empty for ``all``.
         planned: Wanted verdicts.
         scored: Verdicts that count in ``mean``.
         failed: JSON object, reason to count; planned = scored + the sum of these.

@@ -125,16 +125,6 @@ def clustered_mean(
     )
 
 
-def standard_error_clustered(values: Sequence[float], clusters: Sequence[Hashable]) -> float | None:
-    """Cluster-robust standard error of the pooled mean; None with fewer than two clusters.
-
-    ``sqrt(k / (k - 1) * sum_c (sum of residuals of cluster c)^2) / n`` (Liang and Zeger 1986, for
-    an intercept alone; with one row per cluster it is the usual standard error of a mean).
-    """
-    sums, counts = _by_cluster(values, clusters)
-    return _standard_error(sums, counts)
-
-
 def paired_difference(
     a: Sequence[float],
     b: Sequence[float],

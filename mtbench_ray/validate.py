@@ -10,14 +10,14 @@ import re
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from mtbench_ray.config import EndpointConfig, RunConfig
+from mtbench_ray.benchmarks import grader_of
+from mtbench_ray.config import EndpointConfig, JudgeConfig, RunConfig
 from mtbench_ray.errors import UserError
 
 _WORDS = {
     "stage": ("all", "answers", "judge"),
     "parity": ("safe", "fastchat"),
     "limit_by": ("order", "category"),
-    "mode": ("single", "pairwise-baseline", "pairwise-all"),
     "model.thinking": ("unset", "on", "off", "prompt"),
     "model.split_thinking": ("auto", "always", "never"),
     "judge.kind": ("openai", "local", "none"),
@@ -74,9 +74,12 @@ def validate(config: RunConfig) -> RunConfig:
             "report.seed and report.resamples are 0 or more",
             "write report.seed=0 report.resamples=2000",
         )
-    if config.mode == "pairwise-baseline" and not config.baseline:
-        raise UserError("mode=pairwise-baseline needs a model to compare with", "baseline=<model>")
+    grader = grader_of(config.benchmark.name, config.mode or "")
+    if grader.against == "baseline" and not config.baseline:
+        raise UserError(f"mode={grader.name} needs a model to compare with", "baseline=<model>")
     judge, engine = config.judge, config.engine
+    if grader.checker:
+        judge = JudgeConfig(kind="none")
     if judge.kind == "openai" and not judge.model:
         raise UserError(
             "no judge was chosen",
@@ -104,7 +107,7 @@ def validate(config: RunConfig) -> RunConfig:
         engine = _one_spelling(engine)
     if judge.constrain is None:
         judge = dataclasses.replace(judge, constrain=judge.demo)
-    return dataclasses.replace(config, judge=judge, engine=engine)
+    return dataclasses.replace(config, mode=grader.name, judge=judge, engine=engine)
 
 
 _Service = TypeVar("_Service", bound=EndpointConfig)

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from verdicts import games, judged, rated, slot
+from verdicts import games, items, judged, rated, slot
 
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.agreement import (
@@ -12,8 +12,8 @@ from mtbench_ray.judges.agreement import (
     agreement,
     load_votes,
     match_votes,
-    rating_agreement,
-    ratings,
+    value_agreement,
+    values_of,
 )
 from mtbench_ray.judges.matches import matches
 
@@ -109,9 +109,11 @@ def test_matches_as_votes():
 
 
 def test_ratings_of_two_judges():
-    first = ratings([rated("m", q, 1, float(v)) for q, v in ((1, 2), (2, 4), (3, 6), (4, 6))])
-    second = ratings([rated("m", q, 1, float(v)) for q, v in ((1, 2), (2, 3), (3, 9), (5, 1))])
-    result = rating_agreement(first, second)
+    first, second = (
+        values_of(items([rated("m", q, 1, float(v)) for q, v in pairs]))
+        for pairs in (((1, 2), (2, 4), (3, 6), (4, 6)), ((1, 2), (2, 3), (3, 9), (5, 1)))
+    )
+    result = value_agreement(first, second)
     assert (result.n, result.exact, result.mean_difference) == (3, 1 / 3, pytest.approx(-2 / 3))
     assert result.spearman == pytest.approx(1)
     # by hand: deviations -2, 0, 2 and -8/3, -5/3, 13/3
@@ -122,20 +124,22 @@ def test_ranks_share_ties():
     a = given(1.0, 2.0, 2.0, 3.0)
     b = given(1.0, 2.0, 3.0, 4.0)
     # ranks 1, 2.5, 2.5, 4 and 1, 2, 3, 4
-    assert rating_agreement(a, b).spearman == pytest.approx(4.5 / math.sqrt(4.5 * 5))
+    assert value_agreement(a, b).spearman == pytest.approx(4.5 / math.sqrt(4.5 * 5))
 
 
 def test_repeats_are_averaged_and_failures_left_out():
     rows = [rated("m", 1, 1, 8.0), rated("m", 1, 1, 9.0, repeat=1), rated("m", 2, 1, "no_rating")]
-    assert ratings([*rows, judged(slot(q=3), "timeout")]) == {("m", 1, 1, 0): Rated(8.5, ("m-1",))}
+    assert values_of(items([*rows, judged(slot(q=3), "timeout")])) == {
+        ("m", 1, 1, "", 0): Rated(8.5, ("m-1",))
+    }
 
 
 def test_ratings_of_other_answers_are_not_compared():
     one = given(1.0, 2.0, 3.0, answers=("x",))
-    assert rating_agreement(one, given(1.0, 2.0, 3.0, answers=("y",))).n == 0
-    assert rating_agreement(one, given(1.0, 2.0, answers=("x",))).n == 2
+    assert value_agreement(one, given(1.0, 2.0, 3.0, answers=("y",))).n == 0
+    assert value_agreement(one, given(1.0, 2.0, answers=("x",))).n == 2
     # An import does not say which answers they were.
-    assert rating_agreement(one, given(1.0, 2.0)).n == 2
+    assert value_agreement(one, given(1.0, 2.0)).n == 2
 
 
 @pytest.mark.parametrize(
@@ -149,8 +153,8 @@ def test_a_vote_of_odd_types_is_named(odd):
 
 
 def test_nothing_to_compare_is_none():
-    nothing = rating_agreement(given(5.0), {})
+    nothing = value_agreement(given(5.0), {})
     assert (nothing.n, nothing.exact, nothing.pearson, nothing.spearman) == (0, None, None, None)
-    constant = rating_agreement(given(5.0, 5.0), given(4.0, 6.0))
+    constant = value_agreement(given(5.0, 5.0), given(4.0, 6.0))
     assert (constant.n, constant.exact, constant.pearson) == (2, 0.0, None)
     assert agreement([], []) == []

@@ -27,7 +27,7 @@ def point(step, mean, category="", line="/runs/a", scored=None, **more):
         "n_questions": 10 if mean is not None else 0, "planned": 20,
         "scored": scored if scored is not None else 20 * (mean is not None),
     }  # fmt: skip
-    fields |= half | more
+    fields |= {"scale": (1.0, 10.0), "metric": "mt_bench average"} | half | more
     return Point(line, "j", step, f"{line}/step_{step}", category, mean, **fields)
 
 

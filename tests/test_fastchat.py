@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mtbench_ray.benchmarks.base import BenchmarkData
+from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.fastchat import dedupe, export_fastchat, import_fastchat, imported_outcomes
@@ -19,9 +19,17 @@ from mtbench_ray.fastchat.answers import short_id
 from mtbench_ray.fastchat.counting import concerns
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.pairwise import PairTally, tally
-from mtbench_ray.judges.registry import get_mode
-from mtbench_ray.planning.plan import outcomes, setting
-from mtbench_ray.schema import AnswerSet, Evaluation, Judgment, Question, Score, Turn, Unit
+from mtbench_ray.planning.plan import outcomes, render, view_of
+from mtbench_ray.schema import (
+    AnswerSet,
+    BenchmarkData,
+    Evaluation,
+    Judgment,
+    Question,
+    Score,
+    Turn,
+    Unit,
+)
 from mtbench_ray.workspace.filenames import safe_name
 from mtbench_ray.workspace.workspace import Workspace
 
@@ -87,7 +95,8 @@ def read(path: Path) -> list[Record]:
 
 def scores(workspace: Workspace, row: Evaluation, parity: str) -> dict[tuple[str, str], Score]:
     found = imported_outcomes(workspace, row, parity)
-    reduced = get_mode(row.mode).reduce(found, ScoreOptions(parity, resamples=20))
+    grader = grader_of(row.benchmark, row.mode)
+    reduced = grader.reduce([], found, ScoreOptions(parity, resamples=20))
     return {(score.dimension, score.name): score for score in reduced}
 
 
@@ -104,7 +113,7 @@ def import_matches(tmp_path: Path, records: list[Record], parity: str) -> dict[s
     with Workspace.open(tmp_path / "w", write=True) as workspace:
         rows = import_fastchat(tmp_path / "in", workspace).evaluations
         found = [game for row in rows for game in imported_outcomes(workspace, row, parity)]
-        return {row.model: row for row in tally(found, "pairwise-all", parity)}
+        return {row.model: row for row in tally(found, "all", parity)}
 
 
 def rows_without_run(workspace: Workspace) -> list[Turn | Judgment]:
@@ -364,7 +373,7 @@ def test_a_baseline_makes_evaluations_against_it(tmp_path: Path) -> None:
         rows = [row for row in rows if row.mode == "pairwise-baseline"]
         assert [(row.model, row.baseline) for row in rows] == [("m", "base"), ("x", "base")]
         found = [game for row in rows for game in imported_outcomes(workspace, row, "fastchat")]
-    assert [row.model for row in tally(found, "pairwise-baseline", "fastchat")] == ["m", "x"]
+    assert [row.model for row in tally(found, "baseline", "fastchat")] == ["m", "x"]
 
 
 def test_dedupe_tells_judges_turns_and_samples_apart(tmp_path: Path) -> None:
@@ -592,14 +601,12 @@ def run_workspace(
         Evaluation(sets[1], mode="pairwise-all", opponent=sets[0], **fields),
     ]
     for row in rows:
-        what = setting(row, data)
-        for outcome in outcomes(what, workspace.turns, workspace.judgments):
+        view = view_of(row, data, workspace.turns)
+        for outcome in outcomes(view, workspace.judgments):
             if outcome.reason != "missing":
                 continue
             slot = outcome.slot
-            request = what.mode.request(
-                slot, what.questions[slot.question_id], workspace.turns, judge, what.prompts
-            )
+            request = render(view, slot)
             judged = slot.question_id == 10
             label = ("8" if slot.turn == 1 else "7.5") if slot.order == 0 else "A"
             value = float(label) if slot.order == 0 else 1.0 if slot.order == 1 else 0.0
@@ -662,10 +669,8 @@ def test_an_exported_run_is_scored_the_same_after_an_import(
 ) -> None:
     workspace, rows = run_workspace(tmp_path / "w", samples=2, turns=turns)
     with workspace:
-        what = setting(rows[0], workspace.load_data(rows[0].data))
-        mine = get_mode("single").reduce(
-            outcomes(what, workspace.turns, workspace.judgments), ScoreOptions()
-        )[0]
+        view = view_of(rows[0], workspace.load_data(rows[0].data), workspace.turns)
+        mine = view.grader.reduce([view], outcomes(view, workspace.judgments), ScoreOptions())[0]
         paths = export_fastchat(workspace, tmp_path / "out", rows)
     assert [len(choices["choices"]) for choices in read(paths[0])] == [2, 2]
     judged = read(tmp_path / "out" / "model_judgment" / "gpt_single.jsonl")
@@ -767,7 +772,7 @@ def test_fixtures_give_fastchats_tables(tmp_path: Path, fixture: str) -> None:
             mode = "pairwise-baseline" if baseline else "pairwise-all"
             chosen = [row for row in report.evaluations if row.mode == mode]
             games = [g for row in chosen for g in imported_outcomes(workspace, row, "fastchat")]
-            for counts in tally(games, mode, "fastchat"):
+            for counts in tally(games, mode.removeprefix("pairwise-"), "fastchat"):
                 [expected] = [
                     row
                     for row in pair
@@ -862,7 +867,9 @@ def test_the_oracle_votes(tmp_path: Path, parity: str, baseline: str) -> None:
         evaluations = import_fastchat(votes, workspace, baseline=baseline).evaluations
         chosen = [row for row in evaluations if row.mode == mode]
         games = [game for row in chosen for game in imported_outcomes(workspace, row, parity)]
-    found = {counts.model: counts for counts in tally(games, mode, parity)}
+    found = {
+        counts.model: counts for counts in tally(games, mode.removeprefix("pairwise-"), parity)
+    }
     assert set(found) == set(expected)
     for model, counts in found.items():
         for name in ("win", "loss", "tie", "n"):

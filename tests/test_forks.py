@@ -68,6 +68,11 @@ def test_threads_are_those_of_the_present_environment(tmp_path: Path) -> None:
     assert run(tmp_path, body, "torch")[-1] == "3"
 
 
+def test_without_it_processes_are_spawned(tmp_path: Path) -> None:
+    """``engine.fork_server=false``."""
+    assert run(tmp_path, "forks.end()" + ASK)[:4] == ["later", "later", "False", "False"]
+
+
 @pytest.mark.parametrize("fault", ["raise SystemExit('no')", "1 / 0", "import os; os._exit(9)"])
 def test_server_that_does_not_come_up_is_done_without_and_not_tried_again(
     tmp_path: Path, fault: str

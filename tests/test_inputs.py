@@ -3,12 +3,12 @@
 import json
 
 import pytest
+from verdicts import official_files
 
-from mtbench_ray.benchmarks.assets import official_files
 from mtbench_ray.cli.main import main
 from mtbench_ray.config import JudgeConfig, ModelConfig, RunConfig
 from mtbench_ray.errors import UserError
-from mtbench_ray.planning.jobs import choose, load_data
+from mtbench_ray.planning.questions import choose, load_data
 from mtbench_ray.workspace.workspace import Workspace
 
 PENS = ["A shop sells 3 pens for 2 euros. What do 12 pens cost?", "And 30 pens?"]

@@ -3,6 +3,7 @@
 import ast
 import doctest
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "mtbench_ray"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
-    "system", "config", "errors", "schema", "stats", "benchmarks", "workspace", "validate",
-    "models", "endpoint", "engines", "judges", "planning", "generate", "fastchat", "reports",
-    "run", "cli", "__main__",
+    "errors", "system", "config", "schema", "stats", "workspace", "models", "endpoint", "engines",
+    "judges", "benchmarks", "validate", "planning", "generate", "fastchat", "reports", "run", "cli",
+    "__main__",
 )  # fmt: skip
 """Folders and root modules; each imports only from those before it."""
 LAZY = {"vllm", "torch", "transformers", "openai", "matplotlib", "datasets", "ray", "safetensors"}
@@ -126,3 +127,27 @@ def test_only_the_pipeline_imports_ray_data_and_only_the_command_line_imports_hy
     hydra = {p.stem for p in FILES if any(m.split(".")[0] == "hydra" for m in all_imports(p))}
     assert ray_data == {"ray_stream"}
     assert hydra == {"hydra_app", "hydra_launcher", "typed_secrets"}
+
+
+NO_BENCHMARK = ("reports", "planning", "run", "judges/stage.py", "judges/judge_call.py",
+                "judges/outcomes.py", "judges/scores.py", "judges/base.py")  # fmt: skip
+"""What serves every benchmark and grader alike."""
+OF_ONE = re.compile(
+    r"(?<!itertools\.)pairwise|[\"\']single[\"\']|mt_bench|vicuna|(?:first|second)[_ ]turn"
+    r"|\bratings?\b|win_rate|turn == [12]|range\(1, 3\)|\(1, 2\)",
+    re.IGNORECASE,
+)
+"""Names, turns, and verdicts of one benchmark or grader."""
+
+
+@pytest.mark.parametrize("place", NO_BENCHMARK)
+def test_what_serves_every_benchmark_knows_none_by_name(place):
+    found = [
+        f"{path.relative_to(PACKAGE)}:{number}: {line.strip()}"
+        for path in FILES
+        if str(path.relative_to(PACKAGE)).startswith(place)
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
+        if OF_ONE.search(line)
+    ]
+    assert not found
+    assert OF_ONE.search('if row.mode.startswith("pairwise"):'), "the search finds what it is for"

@@ -25,9 +25,10 @@ from mtbench_ray.config import (
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.planning.estimate import estimates
 from mtbench_ray.planning.evaluations import named
-from mtbench_ray.planning.jobs import evaluations, prepare
-from mtbench_ray.planning.plan import render, setting
-from mtbench_ray.reports.summary import verdicts
+from mtbench_ray.planning.jobs import prepare
+from mtbench_ray.planning.plan import render, view_of
+from mtbench_ray.planning.run_evaluations import evaluations
+from mtbench_ray.reports.results import Results
 from mtbench_ray.run.main import run_jobs
 from mtbench_ray.workspace.workspace import Workspace
 
@@ -134,7 +135,8 @@ def test_each_job_has_its_own_objective(cli):
     with Workspace.open(cli.workspace, write=False) as workspace:
         for config, value in zip(configs, values, strict=False):
             (mine,) = evaluations(prepare([config], workspace), workspace).of_jobs[0]
-            found = [one.judgment.value for one in verdicts(workspace, mine, ScoreOptions())]
+            judged = Results(workspace, ScoreOptions()).outcomes(mine)
+            found = [one.judgment.value for one in judged]
             assert value == pytest.approx(sum(found) / len(found))
     assert values[0] != values[1]
     assert several is None
@@ -373,16 +375,16 @@ def test_any_list_of_jobs_is_shown_whole_planned_right_and_paid_once(jobs, equal
             assert len(shown) == len(set(shown))
             assert set(shown) == {one for mine in wanted for one in mine}
             assert all(not one.reason for row in rows
-                       for one in verdicts(workspace, row, ScoreOptions()))  # fmt: skip
+                       for one in Results(workspace, ScoreOptions()).outcomes(row))  # fmt: skip
 
 
 def wanted_by(rows, workspace):
     """Every wanted verdict of some evaluations: by its request and the answers it is about."""
     found = []
     for row in rows:
-        what = setting(row, workspace.load_data(row.data))
-        for slot in what.mode.slots(row, what.questions):
-            name = render(what, slot, workspace.turns).judgment_id
+        view = view_of(row, workspace.load_data(row.data), workspace.turns)
+        for slot in view.grader.wanted(view):
+            name = render(view, slot).judgment_id
             found.append((name, row.mode, slot.model, slot.opponent, slot.order, slot.answer_ids,
                           slot.turn, slot.judge_sample))  # fmt: skip
     return found

@@ -9,20 +9,19 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from verdicts import GAME_LABELS, answered, judged, prompt_file, slot
+from verdicts import GAME_LABELS, answered, judged, official_files, prompt_file, slot, view
 
-from mtbench_ray.benchmarks import get_benchmark
-from mtbench_ray.benchmarks.assets import official_files
+from mtbench_ray.benchmarks import get_benchmark, grader_of
 from mtbench_ray.benchmarks.base import Official
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.agreement import agreement, load_votes, match_votes
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.matches import matches
+from mtbench_ray.judges.outcomes import outcome
 from mtbench_ray.judges.pairwise import tally
 from mtbench_ray.judges.parse import parse_rating, parse_winner
 from mtbench_ray.judges.prompts import load_prompts
-from mtbench_ray.judges.registry import get_mode, outcome
 from mtbench_ray.schema import Slot
 from mtbench_ray.stats import clustered_mean
 
@@ -30,7 +29,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 if not SHARED.is_dir():
     pytest.skip("the oracle files of ../shared are not here", allow_module_level=True)
 ORACLE, FIXTURES = SHARED / "oracle", SHARED / "fixtures"
-SINGLE, ALL = get_mode("single"), get_mode("pairwise-all")
+SINGLE, ALL = grader_of("mt_bench", "single"), grader_of("mt_bench", "pairwise-all")
 CATEGORIES = get_benchmark("mt_bench").categories
 PROMPTS = load_prompts("own", prompt_file())
 FASTCHAT = ScoreOptions(parity="fastchat", resamples=50)
@@ -80,7 +79,7 @@ def single_outcome(row):
         text=text,
         source="import",
     )
-    return outcome(SINGLE, stored.slot, stored.judgment, "", "fastchat", PROMPTS)
+    return outcome(view(prompts=PROMPTS, parity="fastchat"), stored.slot, stored.judgment, "")
 
 
 def pair_outcomes(row, model=None):
@@ -109,7 +108,7 @@ def pair_outcomes(row, model=None):
 
 
 def check_single(outcomes, expected):
-    parts = {(s.model, s.dimension, s.name): s for s in SINGLE.reduce(outcomes, FASTCHAT)}
+    parts = {(s.model, s.dimension, s.name): s for s in SINGLE.reduce([], outcomes, FASTCHAT)}
     assert {key[0] for key in parts} == {row["model"] for row in expected}
     for row in expected:
         model = row["model"]
@@ -151,7 +150,7 @@ def test_categories_of_the_public_leaderboard():
         ("turn1", [o for o in outcomes if o.slot.turn == 1]),
         ("turn2", [o for o in outcomes if o.slot.turn == 2]),
     ):
-        for score in SINGLE.reduce(part, FASTCHAT):
+        for score in SINGLE.reduce([], part, FASTCHAT):
             if score.dimension == "category":
                 means[score.model, score.name, column] = score
     expected = table(ORACLE / "expected_category.csv")
@@ -195,7 +194,7 @@ def test_win_rates(name):
     assert expected
     outcomes = [game for row in rows for game in pair_outcomes(row)]
     check_pair(
-        tally(outcomes, "pairwise-all", "fastchat"),
+        tally(outcomes, "all", "fastchat"),
         [row for row in expected if row["mode"] == "pairwise-all"],
     )
     for baseline in {row["baseline"] for row in expected} - {""}:
@@ -208,7 +207,7 @@ def test_win_rates(name):
             )
         ]
         check_pair(
-            tally(against, "pairwise-baseline", "fastchat"),
+            tally(against, "baseline", "fastchat"),
             [row for row in expected if row["baseline"] == baseline],
         )
 
@@ -281,7 +280,7 @@ def test_duplicates_count_once_by_the_newest_valid_row():
         key = (row["question_id"], row["model"], tuple(row["judge"]), row["turn"])
         if row["score"] != -1 or key not in newest:
             newest[key] = row
-    scores = SINGLE.reduce([single_outcome(row) for row in newest.values()], ScoreOptions())
+    scores = SINGLE.reduce([], [single_outcome(row) for row in newest.values()], ScoreOptions())
     score = next(s for s in scores if (s.model, s.dimension) == ("mistral-orpo", "all"))
     (strict,) = table(FIXTURES / "expected_single.csv", model="mistral-orpo")
     assert score.planned == 160
@@ -306,7 +305,16 @@ def rendered(mode, prompts, question, number, order, *pair):
     ids = ("m", "base")[: len(pair)]
     where = Slot("m", question.question_id, question.category, "", number, 0, ids, order, ids[-1])
     answers = answered(**dict(zip(ids, pair, strict=True)))
-    made = mode.request(where, question, answers, JudgeConfig(model="gpt-4"), prompts)
+    made = mode.grade(
+        where,
+        view(
+            mode.name,
+            questions={question.question_id: question},
+            turns=answers,
+            judge=JudgeConfig(model="gpt-4"),
+            prompts=prompts,
+        ),
+    )
     return made.messages[-1].content, made.judge_prompt
 
 

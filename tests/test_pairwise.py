@@ -4,18 +4,18 @@ import dataclasses
 import json
 
 import pytest
-from verdicts import answered, evaluation, games, judged, question, slot
+from verdicts import answered, evaluation, games, judged, question, read, slot, view
 
-from mtbench_ray.config import JudgeConfig
+from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.matches import matches
+from mtbench_ray.judges.outcomes import failed_reason, outcome
 from mtbench_ray.judges.pairwise import tally
 from mtbench_ray.judges.prompts import builtin_prompts, load_prompts
-from mtbench_ray.judges.registry import failed_reason, get_mode, outcome
 from mtbench_ray.schema import Outcome
 
-BASELINE, ALL = get_mode("pairwise-baseline"), get_mode("pairwise-all")
+BASELINE, ALL = grader_of("mt_bench", "pairwise-baseline"), grader_of("mt_bench", "pairwise-all")
 OPTIONS = ScoreOptions(resamples=200)
 PROMPTS = load_prompts(
     "own",
@@ -63,12 +63,14 @@ def request(model="m", opponent="base", order=1, number=1, answers=None, q=None)
         slot(model, 81, number, order, opponent), answer_ids=(model, opponent)
     )
     answers = answers or answered(m=["m1", "m2"], base=["b1", "b2"])
-    return ALL.request(where, q or question(), answers, JudgeConfig(model="j"), PROMPTS)
+    questions = {81: q or question()}
+    what = view("pairwise-all", questions=questions, turns=answers, prompts=PROMPTS)
+    return ALL.grade(where, what)
 
 
 def test_slots():
     wanted = evaluation(opponent="base", mode="pairwise-baseline", repeats=2)
-    slots = BASELINE.slots(wanted, {81: question()})
+    slots = BASELINE.wanted(view("pairwise-baseline", wanted))
     assert [(s.turn, s.judge_sample, s.order) for s in slots] == [
         (number, repeat, order) for number in (1, 2) for repeat in (0, 1) for order in (1, 2)
     ]
@@ -80,14 +82,18 @@ def test_slots():
 def test_no_slots_for_a_model_against_itself_or_without_an_opponent():
     for opponent in ("m", None):
         wanted = evaluation(opponent=opponent, mode="pairwise-baseline")
-        assert BASELINE.slots(wanted, {81: question()}) == []
+        assert BASELINE.wanted(view("pairwise-baseline", wanted)) == []
 
 
 def test_every_sample_meets_an_answer_and_a_gap_is_a_failure():
     wanted = evaluation(questions=(81, 82), opponent="base", samples=2)
     theirs = dataclasses.replace(wanted.opponent, units=wanted.opponent.units[:1])
-    slots = ALL.slots(
-        dataclasses.replace(wanted, opponent=theirs), {81: question(81), 82: question(82)}
+    slots = ALL.wanted(
+        view(
+            "pairwise-all",
+            dataclasses.replace(wanted, opponent=theirs),
+            questions={81: question(81), 82: question(82)},
+        )
     )
     opponents = {(s.question_id, s.sample): s.answer_ids[1] for s in slots}
     assert opponents == {
@@ -121,7 +127,7 @@ def test_games_told_from_both_sides_are_one_match():
     told += games("b", "a", 81, 1, "model_2", "model_2")
     (match,) = matches(told)
     assert (match.model, match.value) == ("a", 1.0)
-    counts = tally(told, "pairwise-all")
+    counts = tally(told, "all")
     assert [(c.model, c.win, c.n) for c in counts] == [("a", 1, 1), ("b", 0, 1)]
 
 
@@ -147,9 +153,9 @@ def test_the_two_games_of_a_match_may_be_told_from_different_sides():
     ],
 )
 def test_who_won_in_the_swapped_game(order, text, label, value):  # F17
-    read = ALL.read(order, text, "stop", PROMPTS, "safe")
-    assert (read.label, read.value) == (label, value)
-    assert read.reason == ("" if label else "no_winner")
+    found = read("pairwise-all", text, "stop", PROMPTS, order)
+    assert (found.label, found.value) == (label, value)
+    assert found.reason == ("" if label else "no_winner")
 
 
 @pytest.mark.parametrize(
@@ -159,8 +165,8 @@ def test_two_games_make_a_match(second, value, inconsistent):  # F17
     rows = []
     for order, text in ((1, "[[A]]"), (2, second)):
         where = slot("m", 81, 1, order, "base")
-        read = ALL.read(order, text, "stop", PROMPTS, "safe")
-        rows.append(judged(where, read.value, read.label))
+        found = read("pairwise-all", text, "stop", PROMPTS, order)
+        rows.append(judged(where, found.value, found.label))
     (match,) = matches(rows)
     assert (match.value, match.inconsistent) == (value, inconsistent)
 
@@ -172,7 +178,12 @@ def test_equal_answers_share_one_call_and_are_read_for_each_game():
     stored = judged(slot("m", 81, 1, 1, "base"), 1.0, "A", text="[[A]]").judgment
     for parity in ("safe", "fastchat"):
         rows = [
-            outcome(ALL, slot("m", 81, 1, order, "base"), stored, "", parity, PROMPTS)
+            outcome(
+                view("pairwise-all", prompts=PROMPTS, parity=parity),
+                slot("m", 81, 1, order, "base"),
+                stored,
+                "",
+            )
             for order in (1, 2)
         ]
         (match,) = matches(rows, parity)
@@ -181,7 +192,7 @@ def test_equal_answers_share_one_call_and_are_read_for_each_game():
 
 
 def test_ties_disagreements_and_errors():  # F18
-    a, b = tally(f18_rows(), "pairwise-all")
+    a, b = tally(f18_rows(), "all")
     assert (a.model, a.win, a.loss, a.tie, a.n) == ("a", 1, 0, 4, 5)
     assert (a.win_rate, a.loss_rate, a.win_rate_adjusted) == (0.2, 0.0, 0.6)
     assert (b.win, b.loss, b.tie, b.win_rate, b.win_rate_adjusted) == (0, 1, 4, 0.0, 0.4)
@@ -192,12 +203,15 @@ def test_ties_disagreements_and_errors():  # F18
 def test_ties_count_half():  # F18
     rows = games("a", "b", 1, 1, "model_1", "model_1") + games("a", "b", 2, 1, "model_2", "model_2")
     rows += [game for q in range(3, 101) for game in games("a", "b", q, 1, "tie", "tie")]
-    (a,) = tally(rows, "pairwise-baseline")
+    (a,) = tally(rows, "baseline")
     assert (a.win, a.loss, a.tie, a.win_rate_adjusted) == (1, 1, 98, 0.5)
 
 
 def test_scores_of_a_baseline_mode():
-    (score,) = BASELINE.reduce(f18_rows(), OPTIONS)
+    scores = {score.metric: score for score in BASELINE.reduce([], f18_rows(), OPTIONS)}
+    counts = {name: scores[name].mean for name in ("win", "loss", "tie", "inconsistent")}
+    assert counts == {"win": 1, "loss": 0, "tie": 4, "inconsistent": 0.6}
+    score = scores["win_rate_adjusted"]
     assert (score.model, score.metric, score.dimension) == ("a", "win_rate_adjusted", "all")
     assert score.mean == pytest.approx(0.6)
     assert score.ci_low <= score.mean <= score.ci_high
@@ -212,24 +226,25 @@ def test_scores_of_all_against_all_count_for_both_sides():
         *games("b", "c", 82, 2, "model_2", "model_2"),
         *games("a", "b", 82, 2, "error", "error"),
     ]
-    scores = ALL.reduce(rows, OPTIONS)
-    assert {s.model: (s.mean, s.planned, s.scored) for s in scores} == {
+    scores = ALL.reduce([], rows, OPTIONS)
+    adjusted = [score for score in scores if score.metric == "win_rate_adjusted"]
+    assert {s.model: (s.mean, s.planned, s.scored) for s in adjusted} == {
         "a": (1.0, 3, 2),
         "b": (0.0, 3, 2),
         "c": (0.5, 2, 2),
     }
-    assert [t.model for t in tally(rows, "pairwise-all")] == ["a", "b", "c"]
+    assert [t.model for t in tally(rows, "all")] == ["a", "b", "c"]
 
 
 def test_a_match_fails_once_with_the_first_reason():
     first, second = slot("m", 81, 1, 1, "base"), slot("m", 81, 1, 2, "base")
     rows = [Outcome(first, None, "answer_error"), judged(second, "timeout")]
-    (counts,) = tally(rows, "pairwise-baseline")
+    (counts,) = tally(rows, "baseline")
     assert (counts.failed, counts.n, counts.win_rate) == ({"answer_error": 1}, 0, None)
     assert counts.win_rate_adjusted is counts.loss_rate is counts.inconsistent_rate is None
-    (half,) = tally(rows[1:], "pairwise-baseline")
+    (half,) = tally(rows[1:], "baseline")
     assert half.failed == {"missing": 1}
-    assert BASELINE.reduce(rows, OPTIONS)[0].mean is None
+    assert BASELINE.reduce([], rows, OPTIONS)[0].mean is None
 
 
 def test_duplicate_rows_count_once_in_safe_parity_and_all_in_fastchat():
@@ -239,9 +254,9 @@ def test_duplicate_rows_count_once_in_safe_parity_and_all_in_fastchat():
         *games("a", "b", 81, 1, "model_2", "model_2"),
         *games("a", "b", 81, 1, "error", "error"),
     ]
-    (safe,) = tally(rows, "pairwise-baseline")  # the newest valid row
+    (safe,) = tally(rows, "baseline")  # the newest valid row
     assert (safe.win, safe.loss, safe.failed) == (0, 1, {})
-    (strict,) = tally(rows, "pairwise-baseline", "fastchat")
+    (strict,) = tally(rows, "baseline", "fastchat")
     assert (strict.win, strict.loss, strict.failed) == (1, 1, {"no_winner": 2})
 
 
@@ -249,6 +264,7 @@ def test_the_rubric_cannot_compare():
     rubric = load_prompts("rubric5", builtin_prompts("rubric5"))
     where = dataclasses.replace(slot("m", 81, 1, 1, "base"), answer_ids=("m", "base"))
     with pytest.raises(UserError, match="no pairwise prompts"):
-        ALL.request(
-            where, question(), answered(m=["x"], base=["y"]), JudgeConfig(model="j"), rubric
+        ALL.grade(
+            where,
+            view("pairwise-all", turns=answered(m=["x"], base=["y"]), prompts=rubric),
         )

@@ -6,10 +6,10 @@ import json
 import pytest
 from verdicts import evaluation, judged, question
 
-from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.config import JudgeConfig
-from mtbench_ray.planning.plan import Board, good_turns, outcomes, pending_turns, setting, shortened
-from mtbench_ray.schema import Turn
+from mtbench_ray.judges.base import Reply
+from mtbench_ray.planning.plan import Board, good_turns, outcomes, pending_turns, shortened, view_of
+from mtbench_ray.schema import BenchmarkData, Turn
 
 PROMPTS = "".join(
     json.dumps({"name": f"p{turns}{ref}", "type": "single", "system_prompt": "",
@@ -21,14 +21,14 @@ PROMPTS = "".join(
 NUMBERS = (81, 82)
 
 
-def make_setting(**changes):
+def make_view(turns, parity="safe", **changes):
     row = dataclasses.replace(
         evaluation(questions=NUMBERS),
         judge_settings=json.dumps(dataclasses.asdict(JudgeConfig(model="j"))),
         **changes,
     )
     data = BenchmarkData("mt_bench", tuple(question(n) for n in NUMBERS), "own", PROMPTS, {})
-    return setting(row, data)
+    return view_of(row, data, turns, parity)
 
 
 def turn(number, content="text", history=(), status="ok", answer="a"):
@@ -70,28 +70,28 @@ def test_what_is_owed_starts_from_the_turns_that_are_there():
 
 def test_the_board_hands_out_each_call_once_as_soon_as_it_is_possible():
     turns = {}
-    board = Board([make_setting()], turns, {})
-    assert board.ready() == []
+    board = Board([make_view(turns)], {})
+    assert board.update().requests == []
     first, second = (unit.answer_id for unit in evaluation(questions=NUMBERS).answers.units)
     turns[first, 1] = turn(1, answer=first)
-    ((index, request),) = board.ready([first])
+    ((index, request),) = board.update([first]).requests
     assert (index, request.turn) == (0, 1)
-    assert board.ready([first]) == board.ready() == []
+    assert board.update([first]).requests == board.update().requests == []
     turns[first, 2] = turn(2, history=("text",), answer=first)
-    assert [request.turn for _, request in board.ready([first])] == [2]
+    assert [request.turn for _, request in board.update([first]).requests] == [2]
     turns[second, 1] = turn(1, answer=second, status="error")
-    assert board.ready() == []
+    assert board.update().requests == []
 
 
 def test_what_is_judged_is_not_asked_again_and_a_failed_verdict_is():
     unit = evaluation(questions=NUMBERS).answers.units[0]
     turns = by_key(turn(1, answer=unit.answer_id))
-    ((_, request),) = Board([make_setting()], turns, {}).ready()
-    what = make_setting()
-    slot = what.mode.slots(what.evaluation, what.questions)[0]
+    ((_, request),) = Board([make_view(turns)], {}).update().requests
+    what = make_view(turns)
+    slot = what.grader.wanted(what)[0]
     for value, calls in ((5.0, 0), ("no rating", 1)):
         done = {request.judgment_id: judged(slot, value).judgment}
-        assert len(Board([make_setting()], turns, done).ready()) == calls
+        assert len(Board([make_view(turns)], done).update().requests) == calls
 
 
 @pytest.mark.parametrize(
@@ -100,18 +100,21 @@ def test_what_is_judged_is_not_asked_again_and_a_failed_verdict_is():
 def test_a_verdict_is_owed_until_it_has_a_value_in_the_runs_parity(text, calls):
     unit = evaluation(questions=NUMBERS).answers.units[0]
     turns = by_key(turn(1, answer=unit.answer_id))
-    what = make_setting()
-    ((_, request),) = Board([what], turns, {}).ready()
-    read = what.mode.read(0, text, "stop", what.prompts, "safe")
-    slot = what.mode.slots(what.evaluation, what.questions)[0]
+    what = make_view(turns)
+    ((_, request),) = Board([what], {}).update().requests
+    read = what.grader.read(request, what, Reply(text, "stop"))
+    slot = what.grader.wanted(what)[0]
     stored = judged(slot, read.reason or read.value, text=text).judgment
     done = {request.judgment_id: stored}
-    found = [len(Board([what], turns, done, parity).ready()) for parity in ("safe", "fastchat")]
+    found = [
+        len(Board([make_view(turns, parity)], done).update().requests)
+        for parity in ("safe", "fastchat")
+    ]
     assert tuple(found) == calls
 
 
 def test_every_wanted_verdict_has_an_outcome():
-    found = outcomes(make_setting(), {}, {})
+    found = outcomes(make_view({}), {})
     assert len(found) == 4
     assert all(outcome.judgment is None and outcome.reason for outcome in found)
 
@@ -126,12 +129,11 @@ class OwnTurns(dict):
 
 
 def test_a_shortened_request_keeps_its_id_and_fits():
-    what = make_setting()
     unit = evaluation(questions=NUMBERS).answers.units[0]
     turns = by_key(turn(1, content="word " * 900, answer=unit.answer_id))
-    board = Board([what], turns, {})
-    ((_, request),) = board.ready()
-    slot = board.slots[request.judgment_id]
-    short = shortened(what, slot, request, 200, OwnTurns(turns))
+    board = Board([make_view(turns)], {})
+    ((_, request),) = board.update().requests
+    slot = board.named[request.judgment_id].slot
+    short = shortened(make_view(OwnTurns(turns)), slot, request, 200)
     assert short.judgment_id == request.judgment_id
     assert 100 < len(short.messages[-1].content) < 1200

@@ -14,6 +14,7 @@ import pytest
 from stub_server import StubServer
 
 from mtbench_ray.cli.main import main
+from mtbench_ray.planning.plan import Board
 from mtbench_ray.run import progress as module
 from mtbench_ray.run.progress import Progress, _span
 from mtbench_ray.run.standings import Count
@@ -173,7 +174,7 @@ def a_display(monkeypatch, clock, **more):
     monkeypatch.setattr(sys, "stderr", log)
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
     row = Evaluation(AnswerSet(ODD, "{}", ()), "", "{}", "answers", "", error=f"no {ODD}")
-    return Progress([row], [], None, quiet=False, **more), log
+    return Progress([row], Board([], {}), None, quiet=False, **more), log
 
 
 def test_odd_names_do_no_harm(monkeypatch):

@@ -12,7 +12,8 @@ from mtbench_ray.config import EngineConfig, JudgeConfig, ModelConfig, RunConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.models.checkpoint import Source
 from mtbench_ray.planning import jobs
-from mtbench_ray.planning.jobs import evaluations, prepare
+from mtbench_ray.planning.jobs import prepare
+from mtbench_ray.planning.run_evaluations import evaluations
 from mtbench_ray.workspace.workspace import Workspace
 
 

@@ -4,15 +4,27 @@ import dataclasses
 import json
 
 import pytest
-from verdicts import answered, by_part, evaluation, judged, question, rated, slot, turn
+from verdicts import (
+    answered,
+    by_part,
+    evaluation,
+    judged,
+    question,
+    rated,
+    read,
+    slot,
+    turn,
+    view,
+)
 
+from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.judges.outcomes import failed_reason, outcome
 from mtbench_ray.judges.prompts import builtin_prompts, load_prompts
-from mtbench_ray.judges.registry import failed_reason, get_mode, outcome
 
-SINGLE = get_mode("single")
+SINGLE = grader_of("mt_bench", "single")
 PROMPTS = load_prompts(
     "own",
     "".join(
@@ -36,18 +48,22 @@ OPTIONS = ScoreOptions(resamples=200)
 
 
 def request(number=1, judge=None, q=None, prompts=PROMPTS, answers=None, **changes):
-    return SINGLE.request(
+    return SINGLE.grade(
         dataclasses.replace(slot(number=number), answer_ids=("m",), **changes),
-        q or question(),
-        answers or answered(m=["a1", "a2"]),
-        judge or JudgeConfig(model="j"),
-        prompts,
+        view(
+            questions={81: q or question()},
+            turns=answers or answered(m=["a1", "a2"]),
+            judge=judge,
+            prompts=prompts,
+        ),
     )
 
 
 def test_slots_in_a_stable_order():
     wanted = evaluation(questions=(81, 82), samples=2, repeats=2)
-    slots = SINGLE.slots(wanted, {81: question(81), 82: question(82, ["One?"])})
+    slots = SINGLE.wanted(
+        view(row=wanted, questions={81: question(81), 82: question(82, ["One?"])})
+    )
     assert [(s.question_id, s.sample, s.turn, s.judge_sample) for s in slots] == [
         *((81, sample, number, repeat) for sample in (0, 1) for number in (1, 2)
           for repeat in (0, 1)),
@@ -62,7 +78,7 @@ def test_slots_in_a_stable_order():
 
 def test_an_answer_without_its_question_is_an_error():
     with pytest.raises(UserError, match="m: question 99 is not in the question file"):
-        SINGLE.slots(evaluation(questions=(99,)), {81: question()})
+        SINGLE.wanted(view(row=evaluation(questions=(99,))))
 
 
 def test_messages():
@@ -184,15 +200,15 @@ def test_the_port_of_a_local_judge_is_not_in_its_id():
     ],
 )
 def test_readings(text, finish_reason, label, value, status, reason):
-    read = SINGLE.read(0, text, finish_reason, PROMPTS, "safe")
-    assert (read.label, read.value, read.status, read.reason) == (label, value, status, reason)
+    found = read("single", text, finish_reason, PROMPTS)
+    assert (found.label, found.value, found.status, found.reason) == (label, value, status, reason)
 
 
 def test_the_rubric_is_read_from_its_tags():
     rubric = load_prompts("rubric5", builtin_prompts("rubric5"))
-    assert SINGLE.read(0, "<score>4</score>", "stop", rubric, "safe").value == 4
-    assert SINGLE.read(0, "<score>7</score>", "stop", rubric, "safe").reason == "out_of_range"
-    assert SINGLE.read(0, "Rating: [[4]]", "stop", rubric, "safe").reason == "no_rating"
+    assert read("single", "<score>4</score>", "stop", rubric).value == 4
+    assert read("single", "<score>7</score>", "stop", rubric).reason == "out_of_range"
+    assert read("single", "Rating: [[4]]", "stop", rubric).reason == "no_rating"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +239,7 @@ def test_outcomes_read_stored_texts_again_in_parity_fastchat():
     imported = judged(slot(), 3.0, "3", source="import").judgment
 
     def value(judgment, parity, reason=""):
-        made = outcome(SINGLE, slot(), judgment, reason, parity, PROMPTS)
+        made = outcome(view(prompts=PROMPTS, parity=parity), slot(), judgment, reason)
         return (made.judgment.value if made.judgment else None), made.reason
 
     assert value(stored, "safe") == (2, "")
@@ -238,7 +254,7 @@ def test_outcomes_read_stored_texts_again_in_parity_fastchat():
 
 def test_failed_judgments_are_counted_and_not_averaged():  # F01
     rows = [rated("m", 81, 1, 9.0), rated("m", 82, 1, "no_rating"), rated("m", 83, 1, 3.0)]
-    score = by_part(SINGLE.reduce(rows, OPTIONS))["m", "all", ""]
+    score = by_part(SINGLE.reduce([], rows, OPTIONS))["m", "all", ""]
     assert (score.mean, score.planned, score.scored) == (6.0, 3, 2)
     assert json.loads(score.failed) == {"no_rating": 1}
     assert score.judge == "j"
@@ -251,7 +267,7 @@ def test_the_average_is_over_all_rows():  # F26
         rated("m", 82, 1, 5.0),
         rated("m", 82, 2, 4.0, category="math"),
     ]
-    parts = by_part(SINGLE.reduce(rows, OPTIONS))
+    parts = by_part(SINGLE.reduce([], rows, OPTIONS))
     assert {key[1:]: (s.mean, s.scored, s.planned) for key, s in parts.items()} == {
         ("all", ""): (6.0, 3, 4),
         ("turn", "1"): (7.0, 2, 2),
@@ -263,21 +279,21 @@ def test_the_average_is_over_all_rows():  # F26
 
 def test_repeats_are_rows_and_not_duplicates():  # F71
     rows = [rated("m", 81, 1, value, repeat) for repeat, value in enumerate((8.0, 9.0, 8.0))]
-    score = by_part(SINGLE.reduce(rows, OPTIONS))["m", "all", ""]
+    score = by_part(SINGLE.reduce([], rows, OPTIONS))["m", "all", ""]
     assert (score.mean, score.scored, score.planned) == (25 / 3, 3, 3)
     assert (score.ci_low, score.ci_high) == (None, None)  # one question says nothing about others
 
 
 def test_given_duplicates_are_pooled():  # F09: strict parity; the safe one drops them before
     rows = [rated("m", 81, 1, 8.0), rated("m", 82, 1, 2.0), rated("m", 81, 1, 8.0)]
-    assert by_part(SINGLE.reduce(rows, OPTIONS))["m", "all", ""].mean == 6.0
-    assert by_part(SINGLE.reduce(rows[:2], OPTIONS))["m", "all", ""].mean == 5.0
+    assert by_part(SINGLE.reduce([], rows, OPTIONS))["m", "all", ""].mean == 6.0
+    assert by_part(SINGLE.reduce([], rows[:2], OPTIONS))["m", "all", ""].mean == 5.0
 
 
 def test_nothing_scored_is_none():
     rows = [judged(slot(), "timeout"), rated("m", 81, 2, "no_rating")]
-    missing = outcome(SINGLE, slot(q=82), None, "answer_error", "safe", PROMPTS)
-    scores = SINGLE.reduce([*rows, missing], dataclasses.replace(OPTIONS, judge="given"))
+    missing = outcome(view(prompts=PROMPTS), slot(q=82), None, "answer_error")
+    scores = SINGLE.reduce([], [*rows, missing], dataclasses.replace(OPTIONS, judge="given"))
     score = by_part(scores)["m", "all", ""]
     assert (score.mean, score.ci_low, score.ci_high, score.scored) == (None, None, None, 0)
     assert json.loads(score.failed) == {"answer_error": 1, "no_rating": 1, "timeout": 1}
@@ -291,16 +307,16 @@ def test_planned_is_scored_plus_failed_and_order_of_rows_does_not_matter():
         for q in range(81, 101)
         for number in (1, 2)
     ]
-    scores = SINGLE.reduce(rows, OPTIONS)
+    scores = SINGLE.reduce([], rows, OPTIONS)
     for score in scores:
         assert score.planned == score.scored + sum(json.loads(score.failed).values())
         assert score.ci_low <= score.mean <= score.ci_high
-    again = SINGLE.reduce(rows[::-1], OPTIONS)
+    again = SINGLE.reduce([], rows[::-1], OPTIONS)
     assert by_part(scores) == by_part(again)
-    assert SINGLE.reduce([], OPTIONS) == []
+    assert SINGLE.reduce([], [], OPTIONS) == []
 
 
 def test_an_unknown_mode_names_the_nearest():
     with pytest.raises(UserError, match="pairwise-al") as caught:
-        get_mode("pairwise-al")
+        grader_of("mt_bench", "pairwise-al")
     assert "pairwise-all" in caught.value.hint

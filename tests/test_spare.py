@@ -58,10 +58,10 @@ def test_weights_arrive_whole_layer_by_layer_in_one_buffer(spare: Staging, tmp_p
     one = write_llama(tmp_path / "one", 1, shards=True)
     two = write_llama(tmp_path / "two", 2)
     assert len(list(one.glob("*.safetensors"))) > 2
-    first = asyncio.run(spare.load(one))
+    first = asyncio.run(spare.stage(one))
     buffer = map_buffer(first.place, first.handle)
     got = {name: tensor.clone() for name, tensor in tensors(buffer, first.table)}
-    second = asyncio.run(spare.load(two))
+    second = asyncio.run(spare.stage(two))
     assert second.handle == first.handle  # mapped once for all checkpoints
     for held, expected in ((got, one), (dict(tensors(buffer, second.table)), two)):
         assert held.keys() == contents(expected).keys()
@@ -77,7 +77,7 @@ def test_forward_pass_over_held_weights(spare: Staging, tmp_path: Path, tied: bo
 
     folder = write_llama(tmp_path / "model", 3, tied=tied)
     ids = [5, 9, 1, 60, 33]
-    asyncio.run(spare.load(folder))
+    asyncio.run(spare.stage(folder))
     assert asyncio.run(spare.logprobs(ids)) == pytest.approx(
         reference_logprobs(folder, ids), abs=1e-5
     )
@@ -88,8 +88,8 @@ def test_what_cannot_be_read_is_told_and_the_next_one_can(spare: Staging, tmp_pa
     file = bad / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(StagingError, match="shorter than its header"):
-        asyncio.run(spare.load(bad))
-    asyncio.run(spare.load(good))
+        asyncio.run(spare.stage(bad))
+    asyncio.run(spare.stage(good))
     (good / "config.json").write_text('{"model_type": "unheard-of"}')
     with pytest.raises(StagingError, match="unheard-of"):
         asyncio.run(spare.logprobs([1, 2]))
@@ -99,12 +99,12 @@ def test_a_call_that_was_given_up_does_not_answer_the_next(spare: Staging, tmp_p
     one, two = write_llama(tmp_path / "one", 6), write_llama(tmp_path / "two", 7)
 
     async def work() -> None:
-        given_up = asyncio.create_task(spare.load(one))
+        given_up = asyncio.create_task(spare.stage(one))
         await asyncio.sleep(0)  # it is under way
         given_up.cancel()
         with pytest.raises(asyncio.CancelledError):
             await given_up
-        held = await spare.load(two)
+        held = await spare.stage(two)
         loaded = dict(tensors(map_buffer(held.place, held.handle), held.table))
         assert all(torch.equal(loaded[name], t) for name, t in contents(two).items())
 
@@ -112,8 +112,8 @@ def test_a_call_that_was_given_up_does_not_answer_the_next(spare: Staging, tmp_p
 
 
 def test_another_cut_into_files_fits_the_mapped_buffer(spare: Staging, tmp_path: Path) -> None:
-    first = asyncio.run(spare.load(write_llama(tmp_path / "one", 9)))
-    second = asyncio.run(spare.load(write_llama(tmp_path / "two", 10, shards=True)))
+    first = asyncio.run(spare.stage(write_llama(tmp_path / "one", 9)))
+    second = asyncio.run(spare.stage(write_llama(tmp_path / "two", 10, shards=True)))
     assert second.handle == first.handle
     held = dict(tensors(map_buffer(first.place, first.handle), second.table))
     assert all(torch.equal(held[name], t) for name, t in contents(tmp_path / "two").items())
@@ -124,7 +124,7 @@ def test_of_loads_that_wait_only_the_newest_is_done(spare: Staging, tmp_path: Pa
 
     async def work() -> list[object]:
         with spare._turn:  # all of them wait
-            loads = [asyncio.create_task(spare.load(folder)) for folder in folders]
+            loads = [asyncio.create_task(spare.stage(folder)) for folder in folders]
             await asyncio.sleep(0.1)
         return await asyncio.gather(*loads, return_exceptions=True)
 
@@ -139,7 +139,7 @@ def test_a_process_that_is_gone_is_told(tmp_path: Path) -> None:
     spare = Staging("host")
     spare._process.kill()
     with pytest.raises(StagingError, match="gone"):
-        asyncio.run(spare.load(tmp_path))
+        asyncio.run(spare.stage(tmp_path))
     spare.close()
     spare.close()
 
@@ -155,7 +155,7 @@ def test_an_unaligned_tensor_is_told(spare: Staging, tmp_path: Path) -> None:
         len(header).to_bytes(8, "little") + header + b"1234567"
     )
     with pytest.raises(StagingError, match="b is not aligned"):
-        asyncio.run(spare.load(tmp_path))
+        asyncio.run(spare.stage(tmp_path))
 
 
 HOLDING = """
@@ -164,7 +164,7 @@ from pathlib import Path
 from mtbench_ray.engines.hot_swap.staging import Staging
 if __name__ == "__main__":
     spare = Staging("host")
-    asyncio.run(spare.load(Path(sys.argv[1])))
+    asyncio.run(spare.stage(Path(sys.argv[1])))
     print(multiprocessing.active_children()[0].pid, flush=True)
     time.sleep(600)
 """

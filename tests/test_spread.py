@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_nothing_scored_has_no_figure():
 
 def test_only_rated_evaluations_are_aggregated():
     rows = [evaluation(), evaluation(judge=""), evaluation("other")]
-    found = aggregate(rows, lambda row: [verdict(5)], OPTIONS)
+    found = aggregate(SimpleNamespace(items=lambda row: [verdict(5)], options=OPTIONS), rows)
     assert [item["model"] for item in found["results"]] == ["m", "other"]
     assert [is_repeated(evaluation(samples=n, judge_samples=m)) for n, m in
             ((1, 1), (2, 1), (1, 2))] == [False, True, True]  # fmt: skip

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from verdicts import judged, prompt_file, slot
+from verdicts import judged, prompt_file, slot, view
 
+from mtbench_ray.config import JudgeConfig
+from mtbench_ray.judges.outcomes import outcome, read_again
 from mtbench_ray.judges.parse import format_examples, parse_rating, parse_winner
 from mtbench_ray.judges.prompts import load_prompts
-from mtbench_ray.judges.registry import get_mode, outcome, read_again
 from mtbench_ray.schema import Judgment
 
 LABELLED = {
@@ -224,14 +226,16 @@ def stored(text, value, source="run"):
 
 
 def test_other_thinking_tags_are_read_in_the_stored_text_without_a_call():
-    mode, prompts = get_mode("single"), load_prompts("own", prompt_file())
+    usual = view(prompts=load_prompts("own", prompt_file()))
+    tags = {"thinking_open": "[T]", "thinking_close": "[/T]"}
+    tagged = dataclasses.replace(usual, judge=JudgeConfig(model="j", **tags))
     row = stored("Rating: [[2]] [T]or Rating: [[9]]", 9.0)
-    assert read_again(mode, row, "safe", prompts).value == 9
-    assert read_again(mode, row, "safe", prompts, ("[T]", "[/T]")).value == 2
-    assert outcome(mode, slot(), row, "", "safe", prompts, ("[T]", "[/T]")).judgment.value == 2
+    assert read_again(usual, row).value == 9
+    assert read_again(tagged, row).value == 2
+    assert outcome(tagged, slot(), row, "").judgment.value == 2
     # what was imported in safe parity is read by the import
     imported = stored("Rating: [[2]]", 9.0, source="import")
-    assert read_again(mode, imported, "safe", prompts) is imported
+    assert read_again(usual, imported) is imported
 
 
 def test_json_replies_are_read():

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from mtbench_ray.stats import (
     clustered_mean,
     paired_difference,
-    standard_error_clustered,
     variance_parts,
 )
 
@@ -31,7 +30,7 @@ def test_the_mean_is_pooled_over_rows():
 def test_the_standard_error_of_single_rows_is_the_usual_one():
     values = np.random.default_rng(0).normal(size=40)
     usual = values.std(ddof=1) / math.sqrt(len(values))
-    assert standard_error_clustered(values.tolist(), range(40)) == pytest.approx(usual)
+    assert clustered_mean(values.tolist(), range(40)).se == pytest.approx(usual)
 
 
 def test_rows_that_repeat_a_cluster_add_no_evidence():
@@ -95,7 +94,6 @@ def test_what_cannot_be_computed_is_none(values, clusters, mean):
     assert interval.mean == mean
     assert interval.low is interval.high is interval.se is None
     assert interval.method == ""
-    assert standard_error_clustered(values, clusters) is None
     assert paired_difference(values, values, clusters).p_value is None
 
 

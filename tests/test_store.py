@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import (
     AnswerSet,
+    BenchmarkData,
     EngineEvent,
     Evaluation,
     Judgment,

@@ -5,11 +5,12 @@ import json
 import pytest
 
 from mtbench_ray.cli.main import main
-from mtbench_ray.reports.summary import _covered, in_order
+from mtbench_ray.reports.answer_figures import _covered
+from mtbench_ray.reports.results import in_order
 
 
 def test_categories_come_in_the_order_of_the_benchmark_and_others_after():
-    assert in_order(["own", "math", "humanities", "writing"]) == [
+    assert in_order("mt_bench")(["own", "math", "humanities", "writing"]) == [
         "writing", "math", "humanities", "own",
     ]  # fmt: skip
 

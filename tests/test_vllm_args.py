@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mtbench_ray.config import EngineConfig, ModelConfig
+from mtbench_ray.engines import fork_server
 from mtbench_ray.engines.processes import Output
 from mtbench_ray.engines.vllm import arguments as vllm_args
 from mtbench_ray.engines.vllm.core import _start_fault
@@ -239,3 +240,9 @@ def test_the_type_of_weights_is_the_cpus_and_on_a_gpu_the_models(
         assert vllm_args.weights_dtype(EngineConfig(**settings), None).name == name
     gpus(1)
     assert vllm_args.weights_dtype(EngineConfig(), None).name == "auto"
+
+
+def test_the_vllm_and_python_here_have_what_the_fork_server_replaces():
+    """Private names: with others, engines spawn their processes, and starts take longer."""
+    assert fork_server.fits_vllm()
+    assert fork_server.fits_python()

@@ -1,7 +1,8 @@
-"""Outcomes of single judging from plain numbers, for the tests of the reports."""
+"""Items from plain numbers, for the tests of the reports."""
 
+from mtbench_ray.judges.base import Item
 from mtbench_ray.planning.evaluations import identified
-from mtbench_ray.schema import AnswerSet, Evaluation, Judgment, Outcome, Slot, Unit, canonical
+from mtbench_ray.schema import AnswerSet, Evaluation, Slot, Unit, canonical
 
 
 def evaluation(model="m", judge="j", samples=1, judge_samples=1, questions=(1,), **more):
@@ -14,15 +15,11 @@ def evaluation(model="m", judge="j", samples=1, judge_samples=1, questions=(1,),
 
 
 def verdict(value, question=1, turn=1, sample=0, judge_sample=0, model="m", category="math"):
-    """An outcome; a text instead of a number is the reason of a failure."""
+    """An item; a text instead of a number is the reason why it has no value."""
     slot = Slot(
         model, question, category, str(question), turn, sample, (f"{model}-{question}-{sample}",),
         judge_sample=judge_sample,
     )  # fmt: skip
     if not isinstance(value, int | float):
-        return Outcome(slot, None, value)
-    judgment = Judgment(
-        f"{slot}", f"{slot}", "single", "b", question, category, turn, model, "j", "p", "ok",
-        value=float(value), sample=sample, judge_sample=judge_sample,
-    )  # fmt: skip
-    return Outcome(slot, judgment, "")
+        return Item(slot, None, value)
+    return Item(slot, float(value))

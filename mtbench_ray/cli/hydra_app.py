@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mtbench_ray.benchmarks import benchmarks
 from mtbench_ray.cli.overrides import (
     Typed,
     choice,
@@ -229,6 +230,9 @@ def _register(typed: Typed, known: Mapping[str, Collection[str]], folders: Seque
 
     store = ConfigStore.instance()
     store.store(name="base_config", node=RunConfig)
+    for name in benchmarks():
+        if name not in known.get("benchmark", ()):  # no file of its own
+            store.store(group="benchmark", name=name, node={"name": name})
     for (group, name), text in typed.choices.items():
         # What is typed is a name: an interpolation in it would be an accident.
         plain = text.replace("${", "\\${")

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from mtbench_ray.benchmarks import benchmarks
 from mtbench_ray.cli.help import HELP, USAGE, version
 from mtbench_ray.cli.hydra_app import compose_and_run, presets
 from mtbench_ray.cli.overrides import config_folders
@@ -68,6 +69,7 @@ def _dispatch(args: list[str], verbs: Mapping[str, Callable[[list[str]], int]]) 
 
 def _list(args: list[str]) -> int:
     groups = {
+        "benchmarks": "",
         "models": "model",
         "judges": "judge",
         "engines": "engine",
@@ -78,7 +80,9 @@ def _list(args: list[str]) -> int:
     rest = {arg for arg in args if not arg.startswith(("--config-dir", "-cd"))} - set(words)
     if len(words) != 1 or rest - set(map(str, folders)):
         raise UserError("list what?", f"list {' | '.join(groups)}")
-    rows = presets(folders)[groups[words[0]]]
+    rows = {name: one.about for name, one in benchmarks().items()}
+    if group := groups[words[0]]:
+        rows = presets(folders)[group]
     width = max(map(len, rows))
     for name, text in rows.items():
         print(f"{name:<{width}}  {text}")

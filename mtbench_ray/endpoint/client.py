@@ -70,6 +70,7 @@ class Completion:
         served_model: The model that answered, as the service names it.
         system_fingerprint: The service's own name for the version that answered.
         billed: There is no reply, and the service may have written one all the same.
+        logprobs: JSON of the reply's log-probabilities; empty where there are none.
     """
 
     status: Status
@@ -88,6 +89,7 @@ class Completion:
     served_model: str = ""
     system_fingerprint: str = ""
     billed: bool = False
+    logprobs: str = ""
 
 
 class Closing(Exception):
@@ -528,6 +530,7 @@ class EndpointClient:
             output_tokens=_plausible(reply.output_tokens, estimate_tokens(text + (thought or ""))),
             served_model=self._served.get(reply.served_model, ServedModel(reply.served_model)).name,
             system_fingerprint=reply.system_fingerprint,
+            logprobs=reply.logprobs,
         )
 
     def _completion(

@@ -43,6 +43,7 @@ class Reply:
         served_model: The model that the service says it answered with; empty where it does not.
         system_fingerprint: The service's own name for the version that answered.
         odd_finish: The finish reason is none that is known.
+        logprobs: JSON of the choice's log-probabilities; empty where there are none.
     """
 
     status: Status
@@ -55,6 +56,7 @@ class Reply:
     served_model: str = ""
     system_fingerprint: str = ""
     odd_finish: bool = False
+    logprobs: str = ""
 
 
 def read_reply(body: str) -> Reply:
@@ -98,7 +100,13 @@ def read_reply(body: str) -> Reply:
         _text(data.get("model")),
         _text(data.get("system_fingerprint")),
         odd,
+        _logprobs(choices[0]),
     )
+
+
+def _logprobs(choice: Mapping[str, Any]) -> str:
+    found = choice.get("logprobs")
+    return json.dumps(found) if isinstance(found, dict) and found else ""
 
 
 def _parse(body: str) -> dict[str, Any]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.schema import Message
-
-CountTokens = Callable[[str], int]
-"""Tokens of a text: a judge's own tokenizer, or :func:`estimate_tokens`."""
 
 _PER_MESSAGE = 4  # role and separators of one chat message, in common templates
 _PER_PROMPT = 3  # what opens the reply
@@ -25,9 +22,11 @@ def estimate_tokens(text: str) -> int:
     return math.ceil(ascii_chars / 4) + len(text) - ascii_chars
 
 
-def prompt_tokens(messages: Sequence[Message], count: CountTokens = estimate_tokens) -> int:
+def prompt_tokens(messages: Sequence[Message]) -> int:
     """Tokens of a chat prompt, with what a template adds around each message."""
-    return _PER_PROMPT + sum(_PER_MESSAGE + count(message.content) for message in messages)
+    return _PER_PROMPT + sum(
+        _PER_MESSAGE + estimate_tokens(message.content) for message in messages
+    )
 
 
 def cost(judge: JudgeConfig, prompt_tokens: int, output_tokens: int) -> float | None:

@@ -78,7 +78,7 @@ def begin() -> None:
     """
     global _usable
     # A server that died is not restarted: it would fail again, after all its imports.
-    _usable = _usable and (server_pid() is None or _alive())
+    _usable = _usable and fits_python() and (server_pid() is None or _alive())
     if not _usable:
         return
     forkserver.set_forkserver_preload(_PRELOAD)
@@ -112,18 +112,33 @@ def process_context() -> context.ForkServerContext:
     return _Context()
 
 
-def serve_vllm() -> None:
-    """Have vLLM make its processes this way: in a Ray actor it would spawn them.
-
-    Its own way is left to it where it has other names for this.
-    """
+def fits_vllm() -> bool:
+    """Whether the vLLM that is installed has the private names that are replaced here."""
     try:
         from vllm.model_executor.models import registry
         from vllm.v1.engine import utils
+    except ImportError:
+        return False
+    return hasattr(utils, "get_mp_context") and hasattr(registry, "_run_in_subprocess")
 
-        theirs, look = utils.get_mp_context, registry._run_in_subprocess
-    except (ImportError, AttributeError):
+
+def fits_python() -> bool:
+    """Whether this Python's fork server has the private name that tells its process."""
+    return hasattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid")
+
+
+def serve_vllm() -> None:
+    """Have vLLM make its processes this way: in a Ray actor it would spawn them.
+
+    Its own way is left to it where it has other names for this (:func:`fits_vllm`), and with
+    ``engine.fork_server=false``.
+    """
+    if not (_usable and fits_vllm()):
         return
+    from vllm.model_executor.models import registry
+    from vllm.v1.engine import utils
+
+    theirs, look = utils.get_mp_context, registry._run_in_subprocess
     if theirs.__module__ == __name__:
         return
 

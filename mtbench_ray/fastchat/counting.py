@@ -6,17 +6,19 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 
+from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.fastchat.answers import FAILED_TEXT
 from mtbench_ray.fastchat.verdicts import game_id
 from mtbench_ray.judges.base import Reading
 from mtbench_ray.judges.judge_prompt import reading
 from mtbench_ray.judges.matches import FOR_MODEL, GAMES
 from mtbench_ray.judges.parse import parse_rating, parse_winner
-from mtbench_ray.judges.registry import NAMES
 from mtbench_ray.schema import Evaluation, Judgment, Outcome, Slot
 from mtbench_ray.workspace.workspace import Workspace
 
 _SCALE = (1, 10)
+BENCHMARK = "mt_bench"
+"""Whose files FastChat's are."""
 
 
 def imported_outcomes(workspace: Workspace, evaluation: Evaluation, parity: str) -> list[Outcome]:
@@ -112,7 +114,8 @@ def coverage_notes(workspace: Workspace, evaluations: Sequence[Evaluation]) -> l
 
 def concerns(note: str, mode: str) -> bool:
     """Whether a note of an import is about a mode, or about no mode in particular."""
-    return _in_mode(mode) in note or not any(_in_mode(other) in note for other in NAMES)
+    modes = [grader.name for grader in get_benchmark(BENCHMARK).graders]
+    return _in_mode(mode) in note or not any(_in_mode(other) in note for other in modes)
 
 
 def _in_mode(mode: str) -> str:

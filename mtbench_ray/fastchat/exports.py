@@ -13,16 +13,18 @@ from typing import Any
 
 from mtbench_ray.errors import UserError
 from mtbench_ray.fastchat.answers import answer_record, by_number, official_category
-from mtbench_ray.fastchat.counting import imported_judgments
+from mtbench_ray.fastchat.counting import BENCHMARK, imported_judgments
 from mtbench_ray.fastchat.verdicts import pair_record, single_record
+from mtbench_ray.judges.base import EvaluationView
 from mtbench_ray.planning.evaluations import (
     DEFAULTS,
+    against,
     answer_settings,
     differing,
     judge_names,
     named,
 )
-from mtbench_ray.planning.plan import Setting, good_turns, outcomes, setting
+from mtbench_ray.planning.plan import good_turns, outcomes, view_of
 from mtbench_ray.schema import (
     AnswerSet,
     Evaluation,
@@ -45,6 +47,9 @@ def export_fastchat(
 ) -> list[Path]:
     """Write ``model_answer/<model>.jsonl``, ``model_judgment/<judge>_single.jsonl`` and ``_pair``.
 
+    As in FastChat's own tree a folder is of one benchmark: MT-Bench's files lie in ``folder``,
+    those of others in a folder of their name below it.
+
     A turn that failed is written as ``$ERROR$``, a wanted verdict that failed or is missing as
     score -1 or winner ``error``. Of several answer sets with one label the last one is written,
     with the other questions that were answered with the same settings. Where categories do not
@@ -62,6 +67,22 @@ def export_fastchat(
     Raises:
         UserError: A file that this program did not write is in the way, or the disk refuses.
     """
+
+    ours = folder.resolve() == workspace.root.resolve()
+    by_benchmark: dict[str, list[Evaluation]] = {}
+    for row in evaluations:
+        by_benchmark.setdefault(row.benchmark, []).append(row)
+    return [
+        path
+        for name, rows in by_benchmark.items()
+        for path in _export(workspace, folder if name == BENCHMARK else folder / name, rows, ours)
+    ]
+
+
+def _export(
+    workspace: Workspace, folder: Path, evaluations: Sequence[Evaluation], ours: bool
+) -> list[Path]:
+    """The files of one benchmark."""
 
     @lru_cache(maxsize=4)
     def questions(name: str) -> dict[QuestionId, Question]:
@@ -85,7 +106,7 @@ def export_fastchat(
     for row in evaluations:
         if not row.judge:
             continue
-        if row.mode == "single":
+        if not against(row):
             single.setdefault(row.judge, []).append(_verdicts(workspace, row))
         else:
             pair.setdefault(row.judge, []).append(_matches(workspace, row, seen))
@@ -103,7 +124,7 @@ def export_fastchat(
     every = {q.question_id: q for mine in asked.values() for _, q in mine.values() if q}
     if any(q.category != official_category(q.question_id) for q in every.values()):
         files["question.jsonl"] = map(_question, every.values())
-    return _write(workspace, folder, files)
+    return _write(workspace, folder, files, ours)
 
 
 def _under_names(
@@ -174,27 +195,30 @@ def _judgments(workspace: Workspace, row: Evaluation) -> list[Judgment]:
     """The verdicts of an evaluation as rows, with stand-ins for those that are not there."""
     if row.source == "import":
         return imported_judgments(workspace, row)
-    what = setting(row, workspace.load_data(row.data))
-    return [_row(what, outcome) for outcome in outcomes(what, workspace.turns, workspace.judgments)]
+    view = view_of(row, workspace.load_data(row.data), workspace.turns)
+    return [_row(view, outcome) for outcome in outcomes(view, workspace.judgments)]
 
 
-def _row(what: Setting, outcome: Outcome) -> Judgment:
+def _row(view: EvaluationView, outcome: Outcome) -> Judgment:
     slot = outcome.slot
-    question = what.questions[slot.question_id]
+    question = view.questions[slot.question_id]
     judgment = outcome.judgment
     if judgment is None:
-        prompt = what.prompts.pick(what.mode.family, slot.turn, bool(question.references))
+        prompt = ""
+        if view.prompts is not None:
+            kind, references = view.grader.prompt_type, bool(question.references)
+            prompt = view.prompts.pick(kind, slot.turn, references).name
         judgment = Judgment(
             judgment_id="",
             match_id="",
-            mode=what.mode.name,
+            mode=view.grader.name,
             benchmark=question.benchmark,
             question_id=slot.question_id,
             category=slot.category,
             turn=slot.turn,
             model=slot.model,
-            judge=what.evaluation.judge,
-            judge_prompt=prompt.name,
+            judge=view.evaluation.judge,
+            judge_prompt=prompt,
             status="error",
             error=outcome.reason,
         )
@@ -208,7 +232,8 @@ def _row(what: Setting, outcome: Outcome) -> Judgment:
         order=slot.order,
         sample=slot.sample,
         judge_sample=slot.judge_sample,
-        judge=what.evaluation.judge,
+        criterion=slot.criterion,
+        judge=view.evaluation.judge,
     )
 
 
@@ -236,9 +261,9 @@ def _matches(
 
 
 def _write(
-    workspace: Workspace, folder: Path, files: Mapping[str, Iterable[dict[str, Any]]]
+    workspace: Workspace, folder: Path, files: Mapping[str, Iterable[dict[str, Any]]], ours: bool
 ) -> list[Path]:
-    ours = folder.resolve() == workspace.root.resolve()
+    """Write files by name; those of a folder that is not ``ours`` only where they are known."""
     written = {} if ours else _manifest(folder)
     for name in [] if ours else files:
         path = folder / name

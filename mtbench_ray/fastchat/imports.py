@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.benchmarks import get_benchmark
-from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.errors import UserError
 from mtbench_ray.fastchat.answers import answer_turns, by_number, official_category, question_id
-from mtbench_ray.fastchat.counting import coverage_notes
+from mtbench_ray.fastchat.counting import BENCHMARK, coverage_notes
 from mtbench_ray.fastchat.tree import find_files, find_root
 from mtbench_ray.fastchat.verdicts import is_pair, pair_judgments, single_judgment
 from mtbench_ray.planning.evaluations import identified
 from mtbench_ray.schema import (
     ANSWERS_ONLY,
     AnswerSet,
+    BenchmarkData,
     Evaluation,
     Judgment,
     Question,
@@ -34,7 +34,6 @@ from mtbench_ray.workspace.filenames import is_name_of
 from mtbench_ray.workspace.journal import read
 from mtbench_ray.workspace.workspace import Workspace
 
-_BENCHMARK = "mt_bench"
 _SHOWN = 20  # notes; what matters to the scores comes last
 _KEPT = 1000  # notes in the run record
 
@@ -170,11 +169,11 @@ def _questions(
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     text = raw.decode("utf-8", "replace")
-    found = get_benchmark(_BENCHMARK).read(text, None, {"questions": str(path)}).questions
+    found = get_benchmark(BENCHMARK).read(text, None, {"questions": str(path)}).questions
     # What its judge was shown is not known.
     questions = tuple(dataclasses.replace(question, references=()) for question in found)
     files = {"questions": f"{path.name} sha256:{hashlib.sha256(raw).hexdigest()}"}
-    name = workspace.save_data(BenchmarkData(_BENCHMARK, questions, "fastchat", "", files))
+    name = workspace.save_data(BenchmarkData(BENCHMARK, questions, "fastchat", "", files))
     return name, {question.question_id: question for question in questions}
 
 

@@ -249,7 +249,7 @@ def _extra(record: Mapping[str, Any], known: Sequence[str]) -> str:
 
 
 def _restored(row: Judgment) -> dict[str, Any]:
-    samples = {name: getattr(row, name) for name in _SAMPLES if getattr(row, name)}
+    samples = {name: getattr(row, name) for name in (*_SAMPLES, "criterion") if getattr(row, name)}
     fields = json.loads(row.params).get("fields", {}) if row.source == "import" else {}
     return {**samples, **fields}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.config import ClusterConfig, EngineConfig
+from mtbench_ray.endpoint.shared_limit import NAMESPACE
 from mtbench_ray.errors import UserError
 from mtbench_ray.system.debugging import DEBUG_ENV
 from mtbench_ray.system.sockets import RAY_NEEDS, socket_folder
@@ -40,7 +41,7 @@ def start_ray(cluster: ClusterConfig) -> None:
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = cluster.address or os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {
-        "namespace": cluster.namespace,
+        "namespace": NAMESPACE,
         "log_to_driver": DEBUG_ENV in os.environ,
         "logging_level": logging.WARNING,
     }

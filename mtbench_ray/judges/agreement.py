@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mtbench_ray.errors import UserError
+from mtbench_ray.judges.base import Item
 from mtbench_ray.judges.matches import Match
-from mtbench_ray.schema import Outcome, QuestionId
+from mtbench_ray.schema import QuestionId
 
 _Numbers = npt.NDArray[np.float64]
 
@@ -69,8 +70,8 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class RatingAgreement:
-    """Agreement of two judges on single ratings.
+class ValueAgreement:
+    """Agreement of two judges on the values of single answers.
 
     Attributes:
         n: Ratings that both gave.
@@ -162,29 +163,29 @@ class Rated:
     answers: tuple[str, ...]
 
 
-def ratings(outcomes: Iterable[Outcome]) -> dict[Hashable, Rated]:
-    """Valid ratings by what was rated (model, question, turn, sample)."""
+def values_of(items: Iterable[Item]) -> dict[Hashable, Rated]:
+    """Valid values by what was rated (model, question, turn, criterion, sample)."""
     found: dict[Hashable, list[float]] = {}
     answers: dict[Hashable, tuple[str, ...]] = {}
-    for outcome in outcomes:
-        if outcome.judgment is not None and outcome.judgment.value is not None:
-            slot = outcome.slot
-            key = (slot.model, slot.question_id, slot.turn, slot.sample)
-            found.setdefault(key, []).append(outcome.judgment.value)
+    for item in items:
+        if item.value is not None:
+            slot = item.slot
+            key = (slot.model, slot.question_id, slot.turn, slot.criterion, slot.sample)
+            found.setdefault(key, []).append(item.value)
             answers[key] = slot.answer_ids
     return {key: Rated(sum(them) / len(them), answers[key]) for key, them in found.items()}
 
 
-def rating_agreement(a: Mapping[Hashable, Rated], b: Mapping[Hashable, Rated]) -> RatingAgreement:
-    """Compare two judges on the answers that both rated, see :func:`ratings`."""
+def value_agreement(a: Mapping[Hashable, Rated], b: Mapping[Hashable, Rated]) -> ValueAgreement:
+    """Compare two judges on the answers that both rated, see :func:`values_of`."""
     both = [(a[key], b[key]) for key in a if key in b]
     # A model that was answered again under its old name has other answers.
     shared = [(one, two) for one, two in both
               if one.answers == two.answers or not (one.answers and two.answers)]  # fmt: skip
     if not shared:
-        return RatingAgreement(0, None, None, None, None)
+        return ValueAgreement(0, None, None, None, None)
     x, y = (np.array([pair[side].value for pair in shared]) for side in (0, 1))
-    return RatingAgreement(
+    return ValueAgreement(
         n=len(shared),
         exact=float((x == y).mean()),
         pearson=_correlation(x, y),

@@ -1,32 +1,88 @@
-"""What a judge mode is: three pure functions over rows.
+"""What a grader is: pure functions from answers to requests, verdicts and scores.
 
-``slots`` says what is wanted before any answer exists; ``request`` renders one judge call once its
-answers are there; ``reduce`` turns outcomes into scores. Reading a reply is ``read``. Nothing here
-does I/O, so the same functions serve the live run, the plan and a report made years later.
+``wanted`` says what is to be judged before any answer exists; ``grade`` renders one request once
+its answers are there; ``read`` reads the verdict; ``reduce`` makes scores. Nothing here does I/O,
+so the same functions serve the live run, the plan and a report made years later.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.judges.prompts import PromptSet
-from mtbench_ray.models.thinking import THINKING
-from mtbench_ray.schema import Evaluation, Outcome, Question, QuestionId, Request, Score, Slot, Turn
+from mtbench_ray.schema import (
+    Evaluation,
+    Judgment,
+    Outcome,
+    Question,
+    QuestionId,
+    Request,
+    Score,
+    Slot,
+    Turn,
+)
 
-Answers = Mapping[tuple[str, int], Turn]
-"""Turns by (answer_id, turn): the good ones that count now."""
+Asked = Request | Judgment
+"""What a reply is the answer to; a stored judgment is read again."""
+Turns = Mapping[tuple[str, int], Turn]
+"""The newest turn by (answer_id, turn), failed ones too."""
+
+
+@dataclass(frozen=True)
+class EvaluationView:
+    """An evaluation with all that its grader may look at.
+
+    Attributes:
+        questions: By id.
+        turns: Live view of the workspace's turns.
+        prompts: Judge prompts; None where the grader needs none.
+        parity: In which verdicts are read, see :mod:`mtbench_ray.judges.parse`.
+        salt: Goes into the ids of judgments after ``fresh=true``.
+    """
+
+    evaluation: Evaluation
+    grader: Grader
+    questions: Mapping[QuestionId, Question]
+    turns: Turns
+    judge: JudgeConfig
+    prompts: PromptSet | None = None
+    parity: str = "safe"
+    salt: str = ""
+
+    def content(self, answer_id: str, turn: int) -> str:
+        """The text of an answered turn."""
+        return self.turns[answer_id, turn].content
+
+    @property
+    def thinking(self) -> tuple[str, str]:
+        """Tags of the judge's thinking."""
+        return self.judge.thinking_open, self.judge.thinking_close
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back for a request; empty for a check, which reads the answer itself.
+
+    Attributes:
+        text: In which thinking may still stand.
+        logprobs: JSON of the log-probabilities, where they were asked for.
+    """
+
+    text: str = ""
+    finish_reason: str | None = None
+    logprobs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read from one judge reply.
+    """What was read from one reply.
 
     Attributes:
         label: The verdict as text, None where there is none.
-        value: Rating, or 1, 0.5, 0 for ``model`` after un-swapping.
+        value: The verdict as a number, see :class:`~mtbench_ray.schema.Judgment`.
         status: ``ok``, ``unparsed``, ``empty``, ``truncated`` or ``refused``.
         reason: Empty for ok, else for example ``no_rating`` or ``out_of_range``.
     """
@@ -34,6 +90,53 @@ class Reading:
     label: str | None
     value: float | None
     status: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A score that reports show.
+
+    Attributes:
+        key: In ``summary.json``.
+        header: In tables.
+        metric: Of the score rows, like the next two.
+        name: Empty with another dimension than ``all``: every part, in a table of its own.
+        digits: Behind the point; 0 is a count.
+        headline: The one figure of an evaluation.
+    """
+
+    key: str
+    header: str
+    metric: str
+    dimension: str = "all"
+    name: str = ""
+    digits: int = 2
+    headline: bool = False
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Metric, dimension and name of its score rows."""
+        return self.metric, self.dimension, self.name
+
+    @property
+    def parts(self) -> bool:
+        """Whether it stands for all parts of a dimension."""
+        return self.dimension != "all" and not self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The smallest thing with a score of its own: the headline is the mean over items.
+
+    Attributes:
+        slot: One of its wanted verdicts, which says whose it is and where it belongs.
+        value: None where it has none.
+        reason: Why it has none.
+    """
+
+    slot: Slot
+    value: float | None
     reason: str = ""
 
 
@@ -50,43 +153,79 @@ class ScoreOptions:
     judge: str = ""
 
 
-class Mode(Protocol):
-    """A way of judging. Registered by name in ``judges/modes.py``."""
+class Grader(ABC):
+    """A way of judging answers. A benchmark has its graders by name, see ``benchmarks/base.py``.
+
+    Attributes:
+        name: What ``mode=`` calls it.
+        columns: What reports show, in order; one of them is the headline.
+        against: Whose answers a verdict compares the model's with: nobody's (empty), those of the
+            ``baseline``, or of ``all`` models of the run. With ``all``, a row of the table is a
+            model over all of its comparisons.
+        prompt_type: Of the judge prompts that it needs; empty for none.
+        checker: Name and version of what judges by itself, without a judge; empty where a judge
+            is called. It is part of the identity of an evaluation.
+        scored: What tables call the share of wanted things that count in a score.
+        note: What the headline is, below a table.
+    """
 
     name: str
-    family: str
-    """Type of its judge prompts: ``single`` or ``pairwise``."""
+    columns: Sequence[Column]
+    against: str = ""
+    prompt_type: str = ""
+    checker: str = ""
+    scored: str = "scored"
+    note: str = ""
 
-    def slots(self, evaluation: Evaluation, questions: Mapping[QuestionId, Question]) -> list[Slot]:
-        """Every wanted verdict of an evaluation, in a stable order."""
-        ...
+    @property
+    def headline(self) -> Column:
+        """The column of the one figure of an evaluation."""
+        return next(column for column in self.columns if column.headline)
 
-    def request(
-        self,
-        slot: Slot,
-        question: Question,
-        answers: Answers,
-        judge: JudgeConfig,
-        prompts: PromptSet,
-    ) -> Request:
-        """Render one judge call. All turns of ``slot`` must be in ``answers``."""
-        ...
+    @abstractmethod
+    def wanted(self, view: EvaluationView) -> list[Slot]:
+        """Every wanted verdict of an evaluation, in a stable order; looks at no answer."""
 
-    def read(
-        self,
-        order: int,
-        text: str,
-        finish_reason: str | None,
-        prompts: PromptSet,
-        parity: str,
-        thinking: tuple[str, str] = THINKING,
-    ) -> Reading:
-        """Read one reply. Never raises, whatever the text.
+    @abstractmethod
+    def grade(self, slot: Slot, view: EvaluationView) -> Request:
+        """The request of a slot whose answers are there.
 
-        ``thinking`` holds the judge's tags where its thinking may still be in ``text``.
+        With ``want="check"`` nothing is called: :meth:`read` finds the verdict in the answer.
         """
-        ...
 
-    def reduce(self, outcomes: Sequence[Outcome], options: ScoreOptions) -> list[Score]:
-        """Scores of all models in ``outcomes`` (one judge, one baseline), with coverage."""
-        ...
+    @abstractmethod
+    def read(self, asked: Asked, view: EvaluationView, reply: Reply) -> Reading:
+        """Read one reply. Never raises, whatever the text."""
+
+    @abstractmethod
+    def reduce(
+        self, views: Sequence[EvaluationView], outcomes: Sequence[Outcome], options: ScoreOptions
+    ) -> list[Score]:
+        """Scores of all models in ``outcomes``, each with its coverage.
+
+        Args:
+            views: The evaluations that the outcomes are of: one, or with ``against="all"`` those
+                of one judge. They give the weights of questions and the lengths of answers.
+            outcomes: Of one judge and one baseline.
+        """
+
+    def items(self, outcomes: Sequence[Outcome]) -> list[Item]:
+        """What the headline is the mean of; the units of comparisons, curves and spreads."""
+        return [Item(one.slot, value_of(one), one.reason) for one in outcomes]
+
+    def value_for(self, slot: Slot, judgment: Judgment) -> float | None:
+        """The value of a stored judgment for a slot; equal requests share one judgment."""
+        return judgment.value
+
+    def pattern(self, view: EvaluationView) -> str | None:
+        """Regular expression of a short reply with a verdict, for structured outputs."""
+        return None
+
+    def scale(self, view: EvaluationView) -> tuple[float, float]:
+        """The lowest and the highest value that the headline may have."""
+        return 0.0, 1.0
+
+
+def value_of(outcome: Outcome) -> float | None:
+    """The value that counts for a wanted verdict."""
+    return None if outcome.reason or outcome.judgment is None else outcome.judgment.value

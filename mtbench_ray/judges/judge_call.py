@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import math
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.endpoint.client import Closing, Completion, EndpointClient
-from mtbench_ray.endpoint.tokens import CountTokens, cost, estimate_tokens, prompt_tokens
+from mtbench_ray.endpoint.tokens import cost, prompt_tokens
 from mtbench_ray.errors import EndpointStopped
+from mtbench_ray.judges.base import Reply
 from mtbench_ray.judges.budget import Budget
+from mtbench_ray.judges.judge_prompt import EXPLANATION_CHARS
 from mtbench_ray.schema import Judgment, Request, Status, canonical
 
 if TYPE_CHECKING:
     from mtbench_ray.judges.base import Reading
 
-Read = Callable[[Request, str, "str | None"], "Reading"]
-"""Reads a verdict from a reply: request, text, finish reason."""
+Read = Callable[[Request, Reply], "Reading"]
+"""Reads a verdict from a reply."""
 Shorten = Callable[[Request, int], Request]
 """Cuts the answers in a request until its prompt has at most so many tokens."""
 
@@ -44,8 +44,6 @@ _CUTS = 2
 _CUT_TO = 0.75
 """A prompt that the service refused as too long is cut to this share, so many times."""
 
-_EXPLANATION_CHARS = 300
-_EXPLANATION = rf"[ -Z\\^-~]{{1,{_EXPLANATION_CHARS}}}"  # printable ASCII without brackets
 _LONGEST_VERDICT = 20
 
 
@@ -77,20 +75,19 @@ class Asker:
     """Asks one judge.
 
     Args:
+        client: None for a judge that is none: its requests are checks.
         enough: Whether a judgment needs no further call.
         pattern: Regular expression that replies are forced into (structured outputs).
-        count: The judge's own tokenizer, or None for an estimate.
         shorten: For ``judge.truncate=answer_tail``.
     """
 
     judge: JudgeConfig
-    client: EndpointClient
+    client: EndpointClient | None
     read: Read
     enough: Callable[[Judgment], bool] = is_ok
     pattern: str | None = None
     budget: Budget | None = None
     run_id: str = ""
-    count: CountTokens | None = None
     shorten: Shorten | None = None
 
     async def ask(self, request: Request) -> Judgment:
@@ -101,19 +98,24 @@ class Asker:
             BudgetSpent: The same, for want of money.
             Closing: The client is being closed before a reply came.
         """
+        if request.want == "check":
+            return await self._check(request)
         shown, total = self._fit(request), _Total()
         if shown is None:
             words = f"context_overflow: more than the judge's {self.judge.context_window} tokens"
             return self._judgment(request, Completion("context_overflow", error=words), total)
-        cap, extra = self.judge.max_tokens, self._extra()
+        params = json.loads(request.params)
+        cap = params.pop("max_tokens", self.judge.max_tokens)
+        temperature = params.pop("temperature", self.judge.temperature)
+        extra = self._extra() | params
         flakes = retries = cuts = 0
         if cap and "structured_outputs" in extra:
-            cap = max(cap, _EXPLANATION_CHARS + _LONGEST_VERDICT)  # a token is a letter at least
+            cap = max(cap, EXPLANATION_CHARS + _LONGEST_VERDICT)  # a token is a letter at least
         lengths: list[int] = []
         last: Judgment | None = None
         while True:
             try:
-                done = await self._call(shown, cap, extra)
+                done = await self._call(shown, cap, temperature, extra)
             except (EndpointStopped, BudgetSpent, Closing):
                 if last is None:
                     raise
@@ -132,7 +134,7 @@ class Asker:
                 return last
             if done.status == "truncated":
                 lengths.append(done.output_tokens)
-                larger = self.client.cap(self._larger_cap(shown))
+                larger = self._client.cap(self._larger_cap(shown))
                 if larger > done.cap and not done.lowered:
                     cap = larger
                     continue
@@ -140,7 +142,7 @@ class Asker:
                     return last  # the same again would end at the same place
             if _is_broken(done) and flakes < self.judge.max_retries:
                 try:
-                    await self.client.sleep(self._backoff_s(flakes))
+                    await self._client.sleep(self._backoff_s(flakes))
                 except (EndpointStopped, Closing):
                     return last
                 flakes += 1
@@ -148,6 +150,26 @@ class Asker:
                 retries += 1
             else:
                 return last
+
+    async def _check(self, request: Request) -> Judgment:
+        """The judgment of a check: its verdict is in the answer, and nothing is called."""
+        began = time.monotonic()
+        # In a thread: a check may take long, and the loop serves others.
+        found = await asyncio.to_thread(self.read, request, Reply())
+        done = Completion("ok", latency_s=time.monotonic() - began, started=time.time())
+        judgment = self._row(request, done, _Total())
+        return dataclasses.replace(
+            judgment,
+            label=found.label,
+            value=found.value,
+            status=found.status,
+            error=found.reason or None,
+        )
+
+    @property
+    def _client(self) -> EndpointClient:
+        assert self.client is not None, "a judge that is none is asked"
+        return self.client
 
     def _backoff_s(self, tries: int) -> float:
         judge = self.judge
@@ -167,8 +189,7 @@ class Asker:
             if self._tokens(request) > room:
                 request = self._cut(request, max(room, 0))
             return request if self._tokens(request) <= room else None
-        sure = 1.0 if self.count else _SURELY
-        return request if self._tokens(request) * sure <= room else None
+        return request if self._tokens(request) * _SURELY <= room else None
 
     @property
     def _may_cut(self) -> bool:
@@ -179,10 +200,10 @@ class Asker:
         return self.shorten(request, tokens)
 
     def _tokens(self, request: Request) -> int:
-        return prompt_tokens(request.messages, self.count or estimate_tokens)
+        return prompt_tokens(request.messages)
 
     def _tokens_at_most(self, request: Request) -> int:
-        return round(self._tokens(request) * (1.0 if self.count else _RESERVE))
+        return round(self._tokens(request) * _RESERVE)
 
     def _larger_cap(self, request: Request) -> int:
         if self.judge.context_window is None:
@@ -198,15 +219,17 @@ class Asker:
             extra["structured_outputs"] = {"regex": self.pattern}
         return extra
 
-    async def _call(self, request: Request, cap: int, extra: Mapping[str, Any]) -> Completion:
-        most = self.client.cap(cap) or max(self.judge.max_tokens_retry, _UNCAPPED)
+    async def _call(
+        self, request: Request, cap: int, temperature: float | None, extra: Mapping[str, Any]
+    ) -> Completion:
+        most = self._client.cap(cap) or max(self.judge.max_tokens_retry, _UNCAPPED)
         reserved = await self._reserve(self._tokens_at_most(request), most)
         paid = reserved
         try:
-            done = await self.client.complete(
+            done = await self._client.complete(
                 request.messages,
                 max_tokens=cap,
-                temperature=self.judge.temperature,
+                temperature=temperature,
                 extra=extra,
                 again=lambda: self.budget is None or self.budget.again(reserved),
             )
@@ -238,7 +261,7 @@ class Asker:
         status: Status | str = done.status
         error = done.error
         if done.status not in ("error", "refused", "context_overflow"):
-            reading = self.read(request, done.text, done.finish_reason)
+            reading = self.read(request, Reply(done.text, done.finish_reason, done.logprobs))
             label, value, status = reading.label, reading.value, reading.status
             error = reading.reason or None
             if status != "ok" and done.status in ("truncated", "empty"):
@@ -246,7 +269,18 @@ class Asker:
         params = done.params
         if cut:
             params = canonical(json.loads(params) | {"truncate": self.judge.truncate})
-        copied = {f.name for f in dataclasses.fields(Judgment)} - {"schema"}
+        return dataclasses.replace(
+            self._row(request, done, total),
+            status=status,
+            label=label,
+            value=value,
+            error=error,
+            params=params,
+        )
+
+    def _row(self, request: Request, done: Completion, total: _Total) -> Judgment:
+        """A judgment with what was sent and what came back, its verdict not read."""
+        copied = {f.name for f in dataclasses.fields(Judgment)} - {"schema", "params"}
         shared = {
             f.name: getattr(request, f.name)
             for f in dataclasses.fields(Request)
@@ -254,20 +288,19 @@ class Asker:
         }
         return Judgment(
             **shared,
-            status=status,
-            user_prompt=request.messages[-1].content,
+            status=done.status,
+            user_prompt=request.messages[-1].content if request.messages else "",
             text=done.text,
             reasoning=done.reasoning,
             finish_reason=done.finish_reason,
-            label=label,
-            value=value,
-            error=error,
+            error=done.error,
+            logprobs=done.logprobs,
             attempts=total.attempts,
             prompt_tokens=total.prompt_tokens,
             output_tokens=total.output_tokens,
             cost_usd=cost(self.judge, total.prompt_tokens, total.output_tokens),
             latency_s=done.latency_s,
-            params=params,
+            params=done.params,
             served_model=done.served_model,
             system_fingerprint=done.system_fingerprint,
             started=done.started,
@@ -295,17 +328,3 @@ def _is_broken(done: Completion) -> bool:
     again as often as a failed request.
     """
     return done.status == "truncated" or (done.status == "empty" and done.output_tokens <= 1)
-
-
-def verdict_pattern(mode: str, scale: tuple[float, float] = (1, 10)) -> str:
-    """Regular expression of a short explanation with a verdict, for structured outputs.
-
-    Args:
-        scale: Lowest and highest rating; the whole numbers from one to the other are offered, or
-            the two ends where there is none between them.
-    """
-    if mode != "single":
-        return rf"{_EXPLANATION} \[\[(A|B|C)\]\]"
-    ratings = range(math.ceil(scale[0]), math.floor(scale[1]) + 1) or scale
-    offered = "|".join(re.escape(f"{rating:g}") for rating in reversed(ratings))
-    return rf"{_EXPLANATION} Rating: \[\[({offered})\]\]"

@@ -1,20 +1,20 @@
-"""What the modes share: units with their questions, rendered messages, ids and readings."""
+"""What graders share: answers with their questions, rendered messages, ids and readings."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from mtbench_ray.config import JudgeConfig, science
 from mtbench_ray.errors import UserError
-from mtbench_ray.judges.base import Reading
+from mtbench_ray.judges.base import EvaluationView, Reading
 from mtbench_ray.judges.parse import Verdict
 from mtbench_ray.judges.prompts import JudgePrompt, fill
 from mtbench_ray.schema import (
-    AnswerSet,
     Message,
     Question,
-    QuestionId,
+    Request,
     Slot,
     Unit,
     canonical,
@@ -23,6 +23,9 @@ from mtbench_ray.schema import (
 )
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+EXPLANATION_CHARS = 300
+"""Of a reply that is forced into a pattern."""
+_EXPLANATION = rf"[ -Z\\^-~]{{1,{EXPLANATION_CHARS}}}"  # printable ASCII without brackets
 _STATUS = {
     "no_rating": "unparsed",
     "no_winner": "unparsed",
@@ -33,21 +36,26 @@ _STATUS = {
 }
 
 
-def units(
-    answers: AnswerSet, questions: Mapping[QuestionId, Question]
-) -> Iterator[tuple[Unit, Question]]:
-    """The wanted answers with their questions.
+def short_reply(verdicts: str) -> str:
+    """Regular expression of a short explanation that ends in one of some verdicts."""
+    return f"{_EXPLANATION} {verdicts}"
+
+
+def units(view: EvaluationView) -> Iterator[tuple[Unit, Question, int]]:
+    """The wanted answers with their questions, and how often each is judged.
 
     Raises:
-        UserError: A question is not in ``questions``.
+        UserError: A question is not there.
     """
+    answers, questions = view.evaluation.answers, view.questions
     for unit in answers.units:
         if unit.question_id not in questions:
             raise UserError(
                 f"{answers.model}: question {unit.question_id!r} is not in the question file",
                 "use the question file that the answers were made for",
             )
-        yield unit, questions[unit.question_id]
+        samples = unit.judge_samples or view.evaluation.judge_samples
+        yield unit, questions[unit.question_id], samples
 
 
 def render(
@@ -76,13 +84,26 @@ def render(
 
 
 def judgment_id(
-    messages: Sequence[Message], judge: JudgeConfig, prompt: JudgePrompt, slot: Slot
+    messages: Sequence[Message],
+    judge: JudgeConfig,
+    slot: Slot,
+    *,
+    prompt: str,
+    family: str,
+    verdict: Sequence[Any],
+    **more: Any,
 ) -> str:
     """Content id of a judge call, over everything that changes its result.
 
     Labels, and which side of a match is called the model, are not in it: (m, base) and (base, m)
     are the same two calls. A local judge's address is a free port and says nothing about it; what
     its folder holds and the arguments of its server do.
+
+    Args:
+        prompt: Name of the judge prompt.
+        family: Type of the judge prompt.
+        verdict: How the reply is read.
+        more: What else changes the verdict.
     """
     settings = science(judge)
     if judge.kind == "local":
@@ -91,18 +112,86 @@ def judgment_id(
         settings |= judge.server_science
     if judge.temperature is not None:
         settings["temperature"] = float(judge.temperature)
+    if slot.criterion:
+        more["criterion"] = slot.criterion
     return content_id(
         "judgment",
         {
-            "family": prompt.role.family,
+            "family": family,
             "messages": [[message.role, message.content] for message in messages],
             "judge": settings,
-            "prompt": prompt.name,
-            "verdict": [prompt.verdict, *map(float, prompt.scale)],
+            "prompt": prompt,
+            "verdict": list(verdict),
             "turn": slot.turn,
             "judge_sample": slot.judge_sample,
+        }
+        | more,
+    )
+
+
+def prompt_id(
+    messages: Sequence[Message], judge: JudgeConfig, prompt: JudgePrompt, slot: Slot
+) -> str:
+    """:func:`judgment_id` of a call that shows a judge prompt."""
+    return judgment_id(
+        messages,
+        judge,
+        slot,
+        prompt=prompt.name,
+        family=prompt.role.family,
+        verdict=[prompt.verdict, *map(float, prompt.scale)],
+    )
+
+
+def request_of(slot: Slot, view: EvaluationView, **more: Any) -> Request:
+    """A request with all that follows from its slot.
+
+    Args:
+        more: The other fields; ``match_id`` is the judgment's id unless it is among them.
+    """
+    question = view.questions[slot.question_id]
+    return Request(
+        **{
+            "match_id": more["judgment_id"],
+            "mode": view.grader.name,
+            "benchmark": question.benchmark,
+            "question_id": question.question_id,
+            "category": question.category,
+            "turn": slot.turn,
+            "model": slot.model,
+            "judge": view.evaluation.judge,
+            "order": slot.order,
+            "opponent": slot.opponent,
+            "answer_ids": slot.answer_ids,
+            "sample": slot.sample,
+            "judge_sample": slot.judge_sample,
+            "criterion": slot.criterion,
+            "judge_prompt": "",
+            "prompt_hash": "",
+            "messages": (),
+        }
+        | more
+    )
+
+
+def check_request(slot: Slot, view: EvaluationView) -> Request:
+    """The request of a rule check: no call, an id over all that its verdict depends on."""
+    question = view.questions[slot.question_id]
+    turns = range(1, slot.turn + 1)
+    identity = content_id(
+        "judgment",
+        {
+            "checker": view.grader.checker,
+            "mode": view.grader.name,
+            "answers": [[view.content(one, turn) for turn in turns] for one in slot.answer_ids],
+            "turns": list(question.turns),
+            "grading": question.grading,
+            "references": list(question.references),
+            "turn": slot.turn,
+            "criterion": slot.criterion,
         },
     )
+    return request_of(slot, view, judgment_id=identity, want="check")
 
 
 def reference_hash(question: Question, turn: int) -> str:

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
-from mtbench_ray.config import JudgeConfig
-from mtbench_ray.judges.base import Answers, Reading, ScoreOptions
-from mtbench_ray.judges.judge_prompt import judgment_id, reading, reference_hash, render, units
+from mtbench_ray.judges.base import (
+    Asked,
+    Column,
+    EvaluationView,
+    Grader,
+    Item,
+    Reading,
+    Reply,
+    ScoreOptions,
+)
+from mtbench_ray.judges.judge_prompt import (
+    prompt_id,
+    reading,
+    reference_hash,
+    render,
+    request_of,
+    short_reply,
+    units,
+)
 from mtbench_ray.judges.matches import FOR_MODEL, GAMES, Match, matches
 from mtbench_ray.judges.parse import parse_winner
-from mtbench_ray.judges.prompts import PromptSet
-from mtbench_ray.models.thinking import THINKING
+from mtbench_ray.judges.scores import judge_label, mean_score
 from mtbench_ray.schema import (
-    Evaluation,
+    Judgment,
     Outcome,
-    Question,
     QuestionId,
     Request,
     Score,
@@ -25,7 +37,8 @@ from mtbench_ray.schema import (
     canonical,
     text_hash,
 )
-from mtbench_ray.stats import clustered_mean
+
+ADJUSTED = "win_rate_adjusted"
 
 
 @dataclass(slots=True)
@@ -56,7 +69,7 @@ class PairTally:
 
     @property
     def loss_rate(self) -> float | None:
-        """CrashRetries over all matches that count."""
+        """Losses over all matches that count."""
         return self.loss / self.n if self.n else None
 
     @property
@@ -65,32 +78,57 @@ class PairTally:
         return (self.win + 0.5 * self.tie) / self.n if self.n else None
 
     @property
+    def figures(self) -> tuple[tuple[str, float | None], ...]:
+        """All but the adjusted win rate, by metric."""
+        return (
+            ("win", float(self.win)),
+            ("loss", float(self.loss)),
+            ("tie", float(self.tie)),
+            ("win_rate", self.win_rate),
+            ("loss_rate", self.loss_rate),
+            ("inconsistent", self.inconsistent_rate),
+        )
+
+    @property
     def inconsistent_rate(self) -> float | None:
         """Share of matches whose games disagree."""
         return self.inconsistent / self.n if self.n else None
 
 
-class Pairwise:
+class Pairwise(Grader):
     """``pairwise-baseline`` or ``pairwise-all``; they differ in what the table counts.
 
     In ``pairwise-baseline`` the opponent of an evaluation is the baseline and has no row of its
     own; in ``pairwise-all`` a match counts for both models.
     """
 
-    family = "pairwise"
+    prompt_type = "pairwise"
+    scored = "decided"
+    note = "adjusted: (win + tie/2) / decided; a verdict that flips with the order is a tie"
+    columns = (
+        Column("win", "win", "win", digits=0),
+        Column("loss", "loss", "loss", digits=0),
+        Column("tie", "tie", "tie", digits=0),
+        Column("win_rate", "win rate", "win_rate", digits=3),
+        Column("loss_rate", "loss rate", "loss_rate", digits=3),
+        Column("win_rate_adjusted", "adjusted", ADJUSTED, digits=3, headline=True),
+        Column("inconsistent", "inconsistent", "inconsistent", digits=3),
+    )
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, against: str) -> None:
+        self.name = f"pairwise-{against}"
+        self.against = against
 
-    def slots(self, evaluation: Evaluation, questions: Mapping[QuestionId, Question]) -> list[Slot]:
-        """Two slots per answer, turn and judge sample; none for a model against itself.
+    def wanted(self, view: EvaluationView) -> list[Slot]:
+        """Two games per answer, turn and judge sample; none for a model against itself.
 
         An answer meets the opponent's answer of the same sample, or its first one where the
-        opponent has fewer. An opponent without an answer makes a slot that fails as missing.
+        opponent has fewer. An opponent without an answer makes a verdict that fails as missing.
 
         Raises:
-            UserError: An answer's question is not in ``questions``.
+            UserError: An answer's question is not there.
         """
+        evaluation = view.evaluation
         opponent = evaluation.opponent
         if opponent is None or opponent.model == evaluation.model:
             return []
@@ -114,128 +152,126 @@ class Pairwise:
                 opponent=opponent.model,
                 judge_sample=judge_sample,
             )
-            for unit, question in units(evaluation.answers, questions)
+            for unit, question, samples in units(view)
             for turn in range(1, len(question.turns) + 1)
-            for judge_sample in range(unit.judge_samples or evaluation.judge_samples)
+            for judge_sample in range(samples)
             for order in GAMES
         ]
 
-    def request(
-        self,
-        slot: Slot,
-        question: Question,
-        answers: Answers,
-        judge: JudgeConfig,
-        prompts: PromptSet,
-    ) -> Request:
+    def grade(self, slot: Slot, view: EvaluationView) -> Request:
         """Render the judge call of a game.
 
         Raises:
-            UserError: ``prompts`` has no prompt for it.
+            UserError: The judge prompts have none for it.
         """
-        prompt = prompts.pick(self.family, slot.turn, bool(question.references))
+        assert view.prompts is not None
+        question = view.questions[slot.question_id]
+        prompt = view.prompts.pick(self.prompt_type, slot.turn, bool(question.references))
         games = []
         for order in GAMES:
             shown_ids = slot.answer_ids if order == 1 else slot.answer_ids[::-1]
             shown = {}
             for side, answer_id in zip("ab", shown_ids, strict=True):
-                shown[f"answer_{side}"] = answers[answer_id, 1].content
+                shown[f"answer_{side}"] = view.content(answer_id, 1)
                 for turn in range(1, slot.turn + 1):
-                    shown[f"answer_{side}_{turn}"] = answers[answer_id, turn].content
+                    shown[f"answer_{side}_{turn}"] = view.content(answer_id, turn)
             messages = render(prompt, question, shown)
-            games.append((judgment_id(messages, judge, prompt, slot), messages))
+            games.append((prompt_id(messages, view.judge, prompt, slot), messages))
         identity, messages = games[slot.order - 1]
-        return Request(
+        return request_of(
+            slot,
+            view,
             judgment_id=identity,
             # Of both games, in no order: the same for (m, base) and (base, m).
             match_id=text_hash(canonical(sorted(game_id for game_id, _ in games))),
-            mode=self.name,
-            benchmark=question.benchmark,
-            question_id=question.question_id,
-            category=question.category,
-            turn=slot.turn,
-            model=slot.model,
-            judge=judge.label,
             judge_prompt=prompt.name,
             messages=messages,
             prompt_hash=prompt.hash,
             reference_hash=reference_hash(question, slot.turn),
-            order=slot.order,
-            opponent=slot.opponent,
-            answer_ids=slot.answer_ids,
-            sample=slot.sample,
-            judge_sample=slot.judge_sample,
         )
 
-    def read(
-        self,
-        order: int,
-        text: str,
-        finish_reason: str | None,
-        prompts: PromptSet,
-        parity: str,
-        thinking: tuple[str, str] = THINKING,
-    ) -> Reading:
+    def read(self, asked: Asked, view: EvaluationView, reply: Reply) -> Reading:
         """Read a winner; the value is for the model, which is A in game 1 and B in game 2."""
+        assert view.prompts is not None
         verdict = parse_winner(
-            text, finish_reason, parity, thinking=thinking, examples=prompts.examples
+            reply.text,
+            reply.finish_reason,
+            view.parity,
+            thinking=view.thinking,
+            examples=view.prompts.examples,
         )
         label = verdict.value if isinstance(verdict.value, str) else None
-        return reading(verdict, None if label is None else FOR_MODEL[order][label])
+        return reading(verdict, None if label is None else FOR_MODEL[asked.order][label])
 
-    def reduce(self, outcomes: Sequence[Outcome], options: ScoreOptions) -> list[Score]:
-        """Adjusted win rate of each model over all its matches; :func:`tally` has the counts."""
-        judge = options.judge or next((o.judgment.judge for o in outcomes if o.judgment), "")
+    def value_for(self, slot: Slot, judgment: Judgment) -> float | None:
+        """Un-swapped for the slot's model: equal answers make equal calls in both games."""
+        return FOR_MODEL[slot.order].get(judgment.label or "", judgment.value)
+
+    def pattern(self, view: EvaluationView) -> str | None:
+        """A winner."""
+        return short_reply(r"\[\[(A|B|C)\]\]")
+
+    def reduce(
+        self, views: Sequence[EvaluationView], outcomes: Sequence[Outcome], options: ScoreOptions
+    ) -> list[Score]:
+        """Counts and rates of each model over all its matches, as :func:`tally` has them."""
+        judge = judge_label(outcomes, options)
         played = matches(outcomes, options.parity)
         scores = []
-        for model in _models(played, self.name):
-            mine = [match for match in played if model in (match.model, match.opponent)]
-            values = [(match.seen_by(model), match) for match in mine]
-            failed = Counter(match.reason for value, match in values if value is None)
-            interval = clustered_mean(
-                [value for value, _ in values if value is not None],
-                [match.group for value, match in values if value is not None],
-                resamples=options.resamples,
-                seed=options.seed,
+        for counts in _tallies(played, self.against).values():
+            mine = [match for match in played if counts.model in (match.model, match.opponent)]
+            items = [
+                Item(_slot(match, counts.model), match.seen_by(counts.model), match.reason)
+                for match in mine
+            ]
+            adjusted = mean_score(
+                counts.model, judge, self.name, ADJUSTED, "all", "", items, options
             )
-            scores.append(
-                Score(
-                    model=model,
-                    judge=judge,
-                    mode=self.name,
-                    metric="win_rate_adjusted",
-                    dimension="all",
-                    name="",
-                    planned=len(mine),
-                    scored=len(mine) - failed.total(),
-                    failed=json.dumps(dict(sorted(failed.items()))),
-                    mean=interval.mean,
-                    ci_low=interval.low,
-                    ci_high=interval.high,
-                    method=interval.method,
-                )
-            )
+            plain = replace(adjusted, ci_low=None, ci_high=None, method="")
+            scores.append(adjusted)
+            scores += [replace(plain, metric=name, mean=figure) for name, figure in counts.figures]
         return scores
 
 
-def tally(outcomes: Iterable[Outcome], mode: str, parity: str = "safe") -> list[PairTally]:
-    """Count wins, crash_retries and ties per model, both turns pooled (FastChat ``show_result``).
+def _slot(match: Match, model: str) -> Slot:
+    """The part of a match that says where it belongs."""
+    return Slot(
+        model=model,
+        question_id=match.question_id,
+        category=match.category,
+        group=match.group,
+        turn=match.turn,
+        sample=match.sample,
+        answer_ids=(),
+    )
+
+
+def tally(outcomes: Iterable[Outcome], against: str, parity: str = "safe") -> list[PairTally]:
+    """Count wins, losses and ties per model, all turns pooled (FastChat ``show_result``).
 
     Args:
-        outcomes: Games of one judge; in ``pairwise-baseline`` every opponent is the baseline.
-        mode: ``pairwise-baseline`` or ``pairwise-all``.
+        outcomes: Games of one judge.
+        against: ``baseline`` (every opponent is the baseline) or ``all``.
         parity: See :func:`matches`.
 
     Returns:
         One tally per model in order of appearance.
     """
-    played = matches(outcomes, parity)
-    tallies = {model: PairTally(model) for model in _models(played, mode)}
+    return list(_tallies(matches(outcomes, parity), against).values())
+
+
+def _tallies(played: Sequence[Match], against: str) -> dict[str, PairTally]:
+    sides = [
+        model
+        for match in played
+        for model in ((match.model, match.opponent) if against == "all" else (match.model,))
+    ]
+    tallies = {model: PairTally(model) for model in sides}
     for match in played:
         for model in (match.model, match.opponent):
             if model in tallies:
                 _count(tallies[model], match)
-    return list(tallies.values())
+    return tallies
 
 
 def _count(counts: PairTally, match: Match) -> None:
@@ -247,14 +283,3 @@ def _count(counts: PairTally, match: Match) -> None:
     counts.loss += value == 0.0
     counts.tie += value == 0.5
     counts.inconsistent += match.inconsistent
-
-
-def _models(played: Sequence[Match], mode: str) -> list[str]:
-    both = mode == "pairwise-all"
-    return list(
-        dict.fromkeys(
-            model
-            for match in played
-            for model in ((match.model, match.opponent) if both else (match.model,))
-        )
-    )

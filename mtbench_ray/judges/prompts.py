@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -193,15 +194,23 @@ def builtin_prompts(name: str) -> str:
     Raises:
         UserError: There is none of that name.
     """
-    folder = resources.files("mtbench_ray.judges")
-    known = {
-        item.name.removesuffix(".jsonl"): item
-        for item in folder.iterdir()
-        if item.name.endswith(".jsonl")
-    }
+    known = _builtin()
     if name not in known:
         raise unknown_name("prompt set", name, [*known, "fastchat"])
     return known[name].read_text(encoding="utf-8")
+
+
+def _builtin() -> dict[str, Traversable]:
+    return {
+        item.name.removesuffix(".jsonl"): item
+        for item in resources.files("mtbench_ray.judges").iterdir()
+        if item.name.endswith(".jsonl")
+    }
+
+
+def is_shipped(name: str) -> bool:
+    """Whether prompts of this name are the benchmark's own or ship with the package."""
+    return name == "fastchat" or name in _builtin()
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:

@@ -20,7 +20,6 @@ from mtbench_ray.endpoint.keys import scrub
 from mtbench_ray.endpoint.loop import background_loop
 from mtbench_ray.endpoint.rate_limit import RateLimiter
 from mtbench_ray.endpoint.shared_limit import shared_limiter
-from mtbench_ray.endpoint.tokens import CountTokens
 from mtbench_ray.errors import EndpointStopped
 from mtbench_ray.judges.budget import Budget, check_budget
 from mtbench_ray.judges.judge_call import Asker, BudgetSpent, Read, Shorten, is_ok
@@ -42,7 +41,7 @@ class JudgeStage:
     exhausted budget, :meth:`stop`): then it stays pending, and the next run asks it.
 
     Args:
-        judge: Settings.
+        judge: Settings; of kind ``none`` where every request is a check.
         key: From ``resolve_key``.
         read: Reads a verdict from a reply, in which thinking may stand.
         emit: Takes finished rows. Called on the loop's thread: ``queue.put``, or as quick.
@@ -51,7 +50,6 @@ class JudgeStage:
         limiter: Instead of the one that the settings ask for.
         enough: Whether a judgment needs no further call; None: where its status is ``ok``.
         pattern: Regular expression that replies are forced into, for ``judge.constrain``.
-        count_tokens: The judge's own tokenizer; None estimates.
         shorten: For ``judge.truncate=answer_tail``.
     """
 
@@ -68,7 +66,6 @@ class JudgeStage:
         limiter: RateLimiter | None = None,
         enough: Callable[[Judgment], bool] | None = None,
         pattern: str | None = None,
-        count_tokens: CountTokens | None = None,
         shorten: Shorten | None = None,
     ) -> None:
         self.judge = judge
@@ -82,7 +79,6 @@ class JudgeStage:
         self._limiter = limiter
         self._enough = enough or is_ok
         self._pattern = pattern
-        self._count_tokens = count_tokens
         self._shorten = shorten
         self._loop = background_loop()
         self._queue: asyncio.Queue[Request] = asyncio.Queue()
@@ -194,20 +190,11 @@ class JudgeStage:
     # On the loop --------------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        if self._client is not None or self._halted:
+        if self._workers or self._halted:
             return
-        judge, label = self.judge, f"judge {self.judge.label}"
-        if self._limiter is None:
-            address = ",".join(self._base_urls or [])
-            self._limiter = shared_limiter(judge, judge.model, self._key, label, address)
-        self._client = EndpointClient(
-            judge,
-            judge.model,
-            key=self._key,
-            limiter=self._limiter,
-            label=label,
-            base_urls=self._base_urls,
-        )
+        judge = self.judge
+        if judge.kind != "none":
+            self._client = self._make_client()
         asker = Asker(
             judge,
             self._client,
@@ -216,10 +203,23 @@ class JudgeStage:
             pattern=self._pattern,
             budget=self._budget,
             run_id=self._run_id,
-            count=self._count_tokens,
             shorten=self._shorten,
         )
         self._workers = [asyncio.create_task(self._work(asker)) for _ in range(self._at_once)]
+
+    def _make_client(self) -> EndpointClient:
+        judge, label = self.judge, f"judge {self.judge.label}"
+        if self._limiter is None:
+            address = ",".join(self._base_urls or [])
+            self._limiter = shared_limiter(judge, judge.model, self._key, label, address)
+        return EndpointClient(
+            judge,
+            judge.model,
+            key=self._key,
+            limiter=self._limiter,
+            label=label,
+            base_urls=self._base_urls,
+        )
 
     async def _work(self, asker: Asker) -> None:
         while True:
@@ -258,13 +258,13 @@ class JudgeStage:
             self._pending.discard(judgment.judgment_id)
 
     async def _end(self, grace_s: float) -> None:
-        if self._client is None:
-            return
-        self._client.close_soon()
+        if self._client is not None:
+            self._client.close_soon()
         end = time.monotonic() + grace_s
-        while self._client.in_flight and time.monotonic() < end:
+        while self._client and self._client.in_flight and time.monotonic() < end:
             await asyncio.sleep(0.02)
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
-        await self._client.close()
+        if self._client is not None:
+            await self._client.close()

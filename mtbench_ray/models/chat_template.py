@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mtbench_ray.config import EngineConfig, ModelConfig
+from mtbench_ray.config import ModelConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.models.checkpoint import Source, adapter_folder, locate, read_json, tokenizer_hash
 from mtbench_ray.models.messages import (
-    build_messages,
     merge_system,
     thinking_spec,
     thinking_tags,
 )
 from mtbench_ray.models.thinking import CHANNEL_TOKENS, ThinkingSpec
-from mtbench_ray.schema import Message, Question, text_hash
+from mtbench_ray.schema import Message, text_hash
 
 SHIPPED = Path(__file__).parent / "templates"
 _STOP_LINE = re.compile(r"\{#-?\s*stop:\s*(\[.*?\])\s*-?#\}")
@@ -183,21 +182,6 @@ def load_template(
         window=context_window(config),
         architecture=", ".join(config.get("architectures") or ()) or "unknown",
     )
-
-
-def preview(model: ModelConfig, engine: EngineConfig, question: Question) -> str:
-    """The first prompt of a question as a person reads it, special tokens included.
-
-    An endpoint renders its own prompts; of those the messages are shown.
-
-    Raises:
-        UserError: As :func:`load_template`.
-    """
-    messages = build_messages(model, question, ())
-    if engine.kind != "vllm":
-        return "\n".join(f"[{message.role}]\n{message.content}" for message in messages)
-    template = load_template(model, trust_remote_code=engine.trust_remote_code)
-    return template.text(template.render(messages).ids)
 
 
 def _tokenizer(

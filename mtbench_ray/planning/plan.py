@@ -1,8 +1,8 @@
 """Plan minus done: what is wanted, what the workspace holds, what is pending.
 
-The :class:`Board` knows every wanted answer and every wanted verdict. A verdict's request can be
-rendered, and its id is known, as soon as the answers that it looks at are there; so the board is
-told of every new row and says which judge calls it makes possible.
+The :class:`Board` is the list of every wanted verdict. A verdict's request can be rendered, and its
+id is known, as soon as the answers that it looks at are there; so the board hears of every new
+answer and says which judge calls it makes possible.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from mtbench_ray.benchmarks.base import BenchmarkData
-from mtbench_ray.config import JudgeConfig
+from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.endpoint.tokens import prompt_tokens
-from mtbench_ray.judges.base import Mode
-from mtbench_ray.judges.prompts import PromptSet, load_prompts
-from mtbench_ray.judges.registry import failed_reason, get_mode, outcome, read_again
+from mtbench_ray.judges.base import EvaluationView, Turns
+from mtbench_ray.judges.outcomes import failed_reason, outcome, read_again
+from mtbench_ray.judges.prompts import load_prompts
 from mtbench_ray.planning.evaluations import judge_of
 from mtbench_ray.schema import (
     ANSWERED,
     AnswerSet,
+    BenchmarkData,
     Evaluation,
     Judgment,
     Outcome,
@@ -34,93 +34,70 @@ from mtbench_ray.schema import (
     text_hash,
 )
 
-Turns = Mapping[tuple[str, int], Turn]
 Judgments = Mapping[str, Judgment]
 
 
-@dataclass(frozen=True)
-class Setting:
-    """An evaluation with everything needed to render its requests."""
+def view_of(
+    evaluation: Evaluation, data: BenchmarkData | None, turns: Turns, parity: str = "safe"
+) -> EvaluationView:
+    """Bind a judged evaluation to its data.
 
-    evaluation: Evaluation
-    mode: Mode
-    judge: JudgeConfig
-    prompts: PromptSet
-    questions: Mapping[QuestionId, Question]
-    salt: str = ""
-
-
-def setting(evaluation: Evaluation, data: BenchmarkData) -> Setting:
-    """Bind an evaluation to its data.
+    Args:
+        data: None where an import has none.
 
     Raises:
-        UserError: The stored judge prompts cannot be read.
+        UserError: There is no such benchmark or grader, or the stored judge prompts cannot be read.
     """
-    return Setting(
+    grader = grader_of(evaluation.benchmark, evaluation.mode)
+    prompts = None
+    if grader.prompt_type and evaluation.source != "import" and data is not None:
+        prompts = load_prompts(data.prompts_name, data.judge_prompts)
+    return EvaluationView(
         evaluation,
-        get_mode(evaluation.mode),
+        grader,
+        {question.question_id: question for question in data.questions} if data else {},
+        turns,
         judge_of(evaluation),
-        load_prompts(data.prompts_name, data.judge_prompts),
-        {question.question_id: question for question in data.questions},
+        prompts,
+        parity,
         json.loads(evaluation.answers.settings).get("salt", ""),
     )
 
 
-def outcomes(
-    what: Setting, turns: Turns, judgments: Judgments, parity: str = "safe"
-) -> list[Outcome]:
+def outcomes(view: EvaluationView, judgments: Judgments) -> list[Outcome]:
     """Every wanted verdict of an evaluation with what became of it.
 
     Args:
-        what: The evaluation.
-        turns: Newest turns by (answer_id, turn), failed ones too.
         judgments: The judgments that count, by id.
-        parity: ``fastchat`` reads the stored texts again in FastChat's way.
     """
-    result = []
-    for slot in what.mode.slots(what.evaluation, what.questions):
-        reason = failed_reason(slot, turns)
-        judgment = None
-        if reason is None:
-            judgment = judgments.get(render(what, slot, turns).judgment_id)
-        result.append(
-            outcome(what.mode, slot, judgment, reason or "", parity, what.prompts, tags(what.judge))
-        )
-    return result
+    board = Board([view], judgments)
+    board.update()
+    return [board.outcome(one) for one in board.verdicts[0]]
 
 
-def value_today(what: Setting, judgment: Judgment | None, parity: str) -> float | None:
+def value_today(view: EvaluationView, judgment: Judgment | None) -> float | None:
     """The value of a stored judgment as it is read now; None where there is none."""
-    if judgment is None:
-        return None
-    return read_again(what.mode, judgment, parity, what.prompts, tags(what.judge)).value
+    return None if judgment is None else read_again(view, judgment).value
 
 
-def counts(what: Setting, judgment: Judgment | None, parity: str) -> bool:
-    """Whether a stored judgment has a value in a parity, so that its verdict is not pending."""
-    return value_today(what, judgment, parity) is not None
+def counts(view: EvaluationView, judgment: Judgment | None) -> bool:
+    """Whether a stored judgment has a value, so that its verdict is not pending."""
+    return value_today(view, judgment) is not None
 
 
-def tags(judge: JudgeConfig) -> tuple[str, str]:
-    """Tags of the judge's thinking."""
-    return judge.thinking_open, judge.thinking_close
-
-
-def render(what: Setting, slot: Slot, turns: Turns) -> Request:
-    """The judge call of a slot whose answers are there."""
-    request = what.mode.request(
-        slot, what.questions[slot.question_id], turns, what.judge, what.prompts
-    )
-    if what.salt:  # fresh=true: judged again although the texts may be the same
+def render(view: EvaluationView, slot: Slot) -> Request:
+    """The request of a slot whose answers are there."""
+    request = view.grader.grade(slot, view)
+    if view.salt:  # fresh=true: judged again although the texts may be the same
         request = dataclasses.replace(
             request,
-            judgment_id=text_hash(what.salt + request.judgment_id),
-            match_id=text_hash(what.salt + request.match_id),
+            judgment_id=text_hash(view.salt + request.judgment_id),
+            match_id=text_hash(view.salt + request.match_id),
         )
     return request
 
 
-def shortened(what: Setting, slot: Slot, request: Request, tokens: int, turns: Turns) -> Request:
+def shortened(view: EvaluationView, slot: Slot, request: Request, tokens: int) -> Request:
     """The request with the ends of its answers cut so that it fits (``truncate=answer_tail``).
 
     The longest answers are cut first, all to one length. The id stays that of the whole request:
@@ -133,15 +110,16 @@ def shortened(what: Setting, slot: Slot, request: Request, tokens: int, turns: T
         The longest that fits, or the one without any answer text where none does.
     """
 
-    # The slot's own turns alone: this runs beside the thread that adds rows to ``turns``.
-    shown = {key: turns[key] for key in itertools.product(slot.answer_ids, range(1, slot.turn + 1))}
+    # The slot's own turns alone: this runs beside the thread that adds rows to the others.
+    keys = itertools.product(slot.answer_ids, range(1, slot.turn + 1))
+    shown = {key: view.turns[key] for key in keys}
 
     def cut(length: int) -> Request:
         short = {
             key: dataclasses.replace(turn, content=turn.content[:length])
             for key, turn in shown.items()
         }
-        rendered = render(what, slot, short)
+        rendered = render(dataclasses.replace(view, turns=short), slot)
         return dataclasses.replace(
             rendered, judgment_id=request.judgment_id, match_id=request.match_id
         )
@@ -184,69 +162,92 @@ def good_turns(answer_id: str, turns: Turns) -> list[Turn]:
 
 
 @dataclass
-class _Waiting:
-    """A wanted verdict whose answers are not all there yet."""
+class WantedVerdict:
+    """A verdict that an evaluation wants, and its id once its answers are there.
 
-    setting: int
-    slot: Slot
-
-
-@dataclass
-class Board:
-    """All wanted verdicts of a run, and which of them can be judged by now.
-
-    Args:
-        settings: The judged evaluations.
-        turns: Live view of the workspace's turns.
-        judgments: Live view of the workspace's counting judgments.
-        parity: A verdict without a value in it is pending.
+    Attributes:
+        view: Index of the evaluation.
     """
 
-    settings: Sequence[Setting]
-    turns: Turns
-    judgments: Judgments
-    parity: str = "safe"
-    _waiting: dict[str, list[_Waiting]] = field(default_factory=dict)
-    slots: dict[str, Slot] = field(default_factory=dict)
-    """Of every request handed out, by its judgment_id."""
+    view: int
+    slot: Slot
+    judgment_id: str = ""
 
-    def __post_init__(self) -> None:
-        for index, what in enumerate(self.settings):
-            for slot in what.mode.slots(what.evaluation, what.questions):
-                for answer in dict.fromkeys(slot.answer_ids):
-                    self._waiting.setdefault(answer, []).append(_Waiting(index, slot))
 
-    def waiting(self) -> set[int]:
-        """Indices of the settings some of whose verdicts wait for answers."""
-        return {item.setting for items in self._waiting.values() for item in items}
+@dataclass(frozen=True)
+class Update:
+    """What new answers make possible.
+
+    Attributes:
+        named: Verdicts whose ids are known now.
+        requests: What is to be judged of them, each id once; with the index of the evaluation.
+    """
+
+    named: list[WantedVerdict]
+    requests: list[tuple[int, Request]]
+
+
+class Board:
+    """All wanted verdicts of some evaluations: the one list that says what is wanted, what it is
+    called and what became of it. The judges, the progress display and the reports read it.
+
+    Args:
+        views: The judged evaluations.
+        judgments: Live view of the judgments that count, by id.
+
+    Attributes:
+        verdicts: Of each evaluation, in its grader's order.
+        named: By id, one verdict that has it.
+    """
+
+    def __init__(self, views: Sequence[EvaluationView], judgments: Judgments) -> None:
+        self.views = views
+        self.judgments = judgments
+        self.verdicts = [
+            [WantedVerdict(index, slot) for slot in view.grader.wanted(view)]
+            for index, view in enumerate(views)
+        ]
+        self.named: dict[str, WantedVerdict] = {}
+        self._waiting: dict[str, list[WantedVerdict]] = {}
+        for one in (one for wanted in self.verdicts for one in wanted):
+            for answer in dict.fromkeys(one.slot.answer_ids):
+                self._waiting.setdefault(answer, []).append(one)
 
     @property
-    def pending(self) -> int:
+    def unnamed(self) -> list[WantedVerdict]:
         """Verdicts that wait for answers."""
-        return len({id(item.slot) for items in self._waiting.values() for item in items})
+        return [one for wanted in self.verdicts for one in wanted if not one.judgment_id]
 
-    def ready(self, answer_ids: Iterable[str] | None = None) -> list[tuple[int, Request]]:
-        """Judge calls that are possible now and have not been handed out, each once.
+    def update(self, answer_ids: Iterable[str] | None = None) -> Update:
+        """Name the verdicts whose answers are there.
 
         Args:
             answer_ids: Look only at verdicts on these answers; None looks at all.
-
-        Returns:
-            Pairs of the setting's index and the request.
         """
-        found: list[tuple[int, Request]] = []
+        found = Update([], [])
         for answer in list(self._waiting) if answer_ids is None else answer_ids:
             still = []
-            for item in self._waiting.get(answer, ()):
-                if failed_reason(item.slot, self.turns) is not None:
-                    still.append(item)
+            for one in self._waiting.get(answer, ()):
+                view = self.views[one.view]
+                if one.judgment_id:  # by its other answer
                     continue
-                what = self.settings[item.setting]
-                request = render(what, item.slot, self.turns)
-                done = self.judgments.get(request.judgment_id)
-                if request.judgment_id in self.slots or counts(what, done, self.parity):
+                if failed_reason(one.slot, view.turns) is not None:
+                    still.append(one)
                     continue
-                self.slots[request.judgment_id] = item.slot
-                found.append((item.setting, request))
+                request = render(view, one.slot)
+                one.judgment_id = request.judgment_id
+                found.named.append(one)
+                if request.judgment_id in self.named:
+                    continue
+                self.named[request.judgment_id] = one
+                if not counts(view, self.judgments.get(request.judgment_id)):
+                    found.requests.append((one.view, request))
             self._waiting[answer] = still
         return found
+
+    def outcome(self, one: WantedVerdict) -> Outcome:
+        """What became of a wanted verdict."""
+        view = self.views[one.view]
+        if one.judgment_id:
+            return outcome(view, one.slot, self.judgments.get(one.judgment_id), "")
+        return outcome(view, one.slot, None, failed_reason(one.slot, view.turns) or "missing")

@@ -36,8 +36,8 @@ def describe_changes(jobs: Sequence[Job], workspace: Workspace) -> list[str]:
         elif job.error is None:
             before = answers.get(job.answers.model, [])
             lines |= dict.fromkeys(_of_answers(job, before, workspace))
-        if job.judged:
-            judged = judges.get((job.config.judge.label, job.config.mode), [])
+        if job.judged and not job.grader.checker:
+            judged = judges.get((job.config.judge.label, job.grader.name), [])
             lines |= dict.fromkeys(_of_judge(job, judged))
     return list(lines)
 

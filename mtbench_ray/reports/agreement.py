@@ -16,24 +16,21 @@ from mtbench_ray.judges.agreement import (
     agreement,
     load_votes,
     match_votes,
-    rating_agreement,
-    ratings,
+    value_agreement,
+    values_of,
 )
-from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.matches import matches
-from mtbench_ray.planning.evaluations import judge_names
-from mtbench_ray.reports.summary import verdicts
+from mtbench_ray.planning.evaluations import against, judge_names
+from mtbench_ray.reports.results import Results, judged_alone
 from mtbench_ray.reports.tables import grid, number
 from mtbench_ray.schema import Evaluation, Outcome
 from mtbench_ray.workspace.journal import replacing
-from mtbench_ray.workspace.workspace import Workspace
 
 
 def report(
     words: Sequence[str],
-    workspace: Workspace,
+    results: Results,
     rows: Sequence[Evaluation],
-    options: ScoreOptions,
     format: str,
     mode: str = "",
     out: str = "",
@@ -42,8 +39,9 @@ def report(
 
     Args:
         out: A file that gets the same figures as JSON; empty for none.
-        mode: ``single`` compares ratings, a pairwise mode its verdicts; empty compares ratings
-            where both judges have some of the same answers, else verdicts.
+        mode: One that judges answers alone compares their values, one that compares models its
+            verdicts; empty compares values where both judges have some of the same answers, else
+            verdicts.
         words: Two names: judges of the workspace, or a JSON file of votes, optionally with one
             judge of it as ``file.json:human``. The same file twice compares its votes among
             themselves.
@@ -53,14 +51,14 @@ def report(
     """
     if len(words) != 2:
         raise UserError("agreement of what?", "report agreement JUDGE JUDGE-or-votes.json")
-    if mode in ("", "single") and not any(_votes_file(word) for word in words):
-        compared = rating_agreement(*(_ratings(word, workspace, rows, options) for word in words))
+    if mode:
+        rows = [row for row in rows if row.mode == mode]
+    if judged_alone(rows) and not any(_votes_file(word) for word in words):
+        compared = value_agreement(*(_values(word, results, rows) for word in words))
         if compared.n:
             _print([asdict(compared)], format, out)
             return EXIT_OK
-    if mode:
-        rows = [row for row in rows if row.mode == mode]
-    votes = [_votes(word, workspace, rows, options) for word in words]
+    votes = [_votes(word, results, rows) for word in words]
     found = agreement(votes[0], None if words[0] == words[1] else votes[1])
     if not any(item.total for item in found):
         raise UserError(
@@ -92,18 +90,16 @@ def _votes_file(word: str) -> tuple[Path, str] | None:
     return None
 
 
-def _votes(
-    word: str, workspace: Workspace, rows: Sequence[Evaluation], options: ScoreOptions
-) -> list[Vote]:
+def _votes(word: str, results: Results, rows: Sequence[Evaluation]) -> list[Vote]:
     file = _votes_file(word)
     if file is None:
         played: dict[Hashable, Outcome] = {}
         for row in _of_judge(word, rows):
-            if row.mode.startswith("pairwise"):
-                for outcome in verdicts(workspace, row, options):
+            if against(row):
+                for outcome in results.outcomes(row):
                     # Two modes may hold the same game, told from either side.
                     played.setdefault(_game(outcome), outcome)
-        return match_votes(matches(played.values(), options.parity), word)
+        return match_votes(matches(played.values(), results.options.parity), word)
     path, judge = file
     try:
         found = load_votes(json.loads(path.read_text("utf-8-sig")), str(path))
@@ -126,11 +122,9 @@ def _game(outcome: Outcome) -> Hashable:
     )
 
 
-def _ratings(
-    word: str, workspace: Workspace, rows: Sequence[Evaluation], options: ScoreOptions
-) -> dict[Hashable, Rated]:
-    single = [row for row in _of_judge(word, rows) if row.mode == "single"]
-    return ratings(outcome for row in single for outcome in verdicts(workspace, row, options))
+def _values(word: str, results: Results, rows: Sequence[Evaluation]) -> dict[Hashable, Rated]:
+    alone = judged_alone(_of_judge(word, rows))
+    return values_of(item for row in alone for item in results.items(row))
 
 
 def _of_judge(word: str, rows: Sequence[Evaluation]) -> list[Evaluation]:

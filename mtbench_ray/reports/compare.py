@@ -10,7 +10,7 @@ from typing import Any
 
 from mtbench_ray.config import science
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
-from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.judges.base import Item, ScoreOptions
 from mtbench_ray.planning.evaluations import (
     answer_settings,
     differing,
@@ -19,11 +19,10 @@ from mtbench_ray.planning.evaluations import (
     judge_of,
     named,
 )
-from mtbench_ray.reports.summary import in_order, rating_scale, verdicts
+from mtbench_ray.reports.results import Results, in_order, judged_alone
 from mtbench_ray.reports.tables import MARK, common_folder, grid, interval, label, number, short
-from mtbench_ray.schema import Evaluation, Outcome
+from mtbench_ray.schema import Evaluation
 from mtbench_ray.stats import paired_difference
-from mtbench_ray.workspace.workspace import Workspace
 
 _WHICH_MODEL = ("model.path", "model.revision", "model.adapter", "fingerprint")
 Fields = Callable[[Evaluation], dict[str, Any]]
@@ -33,7 +32,7 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Pair:
-    """The ratings of one turn of a question, each the mean over its repeats."""
+    """The values of one item for both models, each the mean over its repeats."""
 
     a: float
     b: float
@@ -43,9 +42,8 @@ class Pair:
 
 def report(
     words: Sequence[str],
-    workspace: Workspace,
+    results: Results,
     rows: Sequence[Evaluation],
-    options: ScoreOptions,
     format: str,
 ) -> int:
     """Print the paired difference of two models for each judge that rated both.
@@ -58,7 +56,7 @@ def report(
     """
     if len(words) != 2:
         raise UserError("compare what?", "report compare MODEL MODEL")
-    rated = [row for row in rows if row.mode == "single" and row.judge]
+    rated = judged_alone(rows)
     settings = distinguishing_settings(rated)
     models: dict[str, list[Evaluation]] = {}
     for row in rated:
@@ -76,12 +74,12 @@ def report(
         )
     found = []
     for a, b in pairs:
-        mine, other = (verdicts(workspace, row, options) for row in (a, b))
-        found.append(compare(a, b, mine, other, options) | {"a": first, "b": second})
-        one, two = rating_scale(workspace, a), rating_scale(workspace, b)
+        mine, other = results.items(a), results.items(b)
+        found.append(compare(a, b, mine, other, results.options) | {"a": first, "b": second})
+        one, two = (results.grader(row).scale(results.view(row)) for row in (a, b))
         if one != two:
             found[-1]["verdict"] = (
-                f"not to be compared: ratings from {one[0]:g} to {one[1]:g} and from {two[0]:g} to"
+                f"not to be compared: scores from {one[0]:g} to {one[1]:g} and from {two[0]:g} to"
                 f" {two[1]:g}"
             )
     if format == "json":
@@ -94,38 +92,42 @@ def report(
 def _pairs(
     first: Sequence[Evaluation], second: Sequence[Evaluation]
 ) -> list[tuple[Evaluation, Evaluation]]:
-    """Evaluations by the same judge; with the same settings where there are such."""
+    """Evaluations of one benchmark by one judge; with the same settings where there are such."""
     pairs = []
-    for judge in dict.fromkeys(row.judge for row in first):
-        mine, other = ([row for row in rows if row.judge == judge] for rows in (first, second))
+    for grader in dict.fromkeys(map(_grader, first)):
+        mine, other = ([row for row in rows if _grader(row) == grader] for rows in (first, second))
         alike = [(a, b) for a in mine for b in other if grader_settings(a) == grader_settings(b)]
         pairs += alike or [(a, b) for a in mine[-1:] for b in other[-1:]]
     return pairs
 
 
+def _grader(row: Evaluation) -> tuple[str, str, str]:
+    return row.benchmark, row.mode, row.judge
+
+
 def compare(
     a: Evaluation,
     b: Evaluation,
-    outcomes_a: Iterable[Outcome],
-    outcomes_b: Iterable[Outcome],
+    items_a: Iterable[Item],
+    items_b: Iterable[Item],
     options: ScoreOptions,
 ) -> dict[str, Any]:
     """The paired difference ``a - b`` over all and by category, clustered by question.
 
-    Only turns that both have a rating for are compared; how many are left out is in the result.
+    Only items that both have a value for are compared; how many are left out is in the result.
 
     Returns:
         A JSON-able object with ``all`` and ``categories``, each holding ``mean``, ``ci_low``,
         ``ci_high``, ``p_value`` (two-sided, sign flips of whole questions), ``n_questions`` and
         ``n_turns``; ``verdict`` says it in words, ``notes`` what to mind.
     """
-    mine, other = _ratings(outcomes_a), _ratings(outcomes_b)
+    mine, other = _values(items_a), _values(items_b)
     pairs = [
         Pair(value, other[key][0], group, category)
         for key, (value, group, category) in mine.items()
         if key in other
     ]
-    categories = in_order(dict.fromkeys(pair.category for pair in pairs))
+    categories = in_order(a.benchmark)(dict.fromkeys(pair.category for pair in pairs))
     total = _difference(pairs, options)
     left_out = len(mine) + len(other) - 2 * len(pairs)
     notes = []
@@ -224,14 +226,14 @@ def _is_id(word: str, row: Evaluation) -> bool:
     return len(word) >= 6 and row.evaluation_id.startswith(word)
 
 
-def _ratings(outcomes: Iterable[Outcome]) -> dict[Hashable, tuple[float, str, str]]:
-    """Mean rating, group and category of each turn of a question that has any rating."""
+def _values(items: Iterable[Item]) -> dict[Hashable, tuple[float, str, str]]:
+    """Mean over repeats, group and category of each item that has any value."""
     values: dict[Hashable, list[float]] = {}
     about: dict[Hashable, tuple[str, str]] = {}
-    for item in outcomes:
-        if item.judgment is not None and item.judgment.value is not None and not item.reason:
-            key = (item.slot.question_id, item.slot.turn)
-            values.setdefault(key, []).append(item.judgment.value)
+    for item in items:
+        if item.value is not None:
+            key = (item.slot.question_id, item.slot.turn, item.slot.criterion)
+            values.setdefault(key, []).append(item.value)
             about[key] = (item.slot.group, item.slot.category)
     return {key: (statistics.fmean(found), *about[key]) for key, found in values.items()}
 

@@ -13,8 +13,8 @@ from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.models.discovery import run_of, step_of
 from mtbench_ray.planning.evaluations import distinguishing_settings, named
+from mtbench_ray.reports.results import Results, current, in_order, judged_alone
 from mtbench_ray.reports.spread import spread
-from mtbench_ray.reports.summary import current, in_order, rating_scale, verdicts
 from mtbench_ray.reports.tables import common_folder, label
 from mtbench_ray.schema import Evaluation
 from mtbench_ray.workspace.filenames import safe_names
@@ -40,7 +40,8 @@ class Point:
         line: Which curve it lies on: the training run, and the workspace where there are several.
         category: Empty for the score over all.
         mean: None where nothing was scored.
-        scale: Lowest and highest rating of the judge prompts.
+        scale: Lowest and highest value that the score may have.
+        metric: Benchmark and header of the score.
     """
 
     line: str
@@ -57,7 +58,8 @@ class Point:
     n_questions: int
     planned: int
     scored: int
-    scale: tuple[float, float] = (1.0, 10.0)
+    scale: tuple[float, float]
+    metric: str
     demo: bool = False
 
     def bar(self, error: str) -> tuple[float, float] | None:
@@ -72,7 +74,7 @@ class Point:
 
 COLUMNS = (
     "line", "judge", "step", "model", "category", "mean", "std", "sem", "ci_low", "ci_high",
-    "repeat_std", "n_questions", "planned", "scored",
+    "repeat_std", "n_questions", "planned", "scored", "metric",
 )  # fmt: skip
 
 
@@ -103,7 +105,7 @@ def report(
         ]
         found, without = collect(opened, options)
         rows = [row for one in opened for row in current(one)]
-        rated = {row.model for row in rows if row.mode == "single" and row.judge}
+        rated = {row.model for row in judged_alone(rows)}
         unrated = [row.model for row in rows if row.model not in rated and step_of(row.model)]
     for name in without:
         print(f"left out, its name has no step: {label(name)}")
@@ -119,14 +121,19 @@ def report(
         )
     files = {"curve.csv": to_csv(found).encode()}
     judges = safe_names({point.judge for point in found})
-    for judge, name in judges.items():
-        mine = [point for point in found if point.judge == judge]
+    metrics = safe_names({point.metric for point in found})
+    for judge, metric in dict.fromkeys((point.judge, point.metric) for point in found):
+        mine = [point for point in found if (point.judge, point.metric) == (judge, metric)]
         if len({point.scale for point in mine}) > 1:
             raise UserError(
                 f"judge {judge} rated these checkpoints on different scales",
                 "judge all of them with the same judge.prompts",
             )
-        stem = "curve" if len(judges) == 1 else f"curve_{name}"
+        stem = (
+            "curve"
+            + f"_{judges[judge]}" * (len(judges) > 1)
+            + f"_{metrics[metric]}" * (len(metrics) > 1)
+        )
         for suffix, picture in draw(mine, error=error, by=by).items():
             files[f"{stem}{suffix}"] = picture
     for name, content in files.items():
@@ -145,9 +152,12 @@ def collect(
     alike = len({workspace.root.name for workspace in workspaces}) < len(workspaces)
     for workspace in workspaces:
         place = str(workspace.root) if alike else workspace.root.name
-        rows = [row for row in current(workspace) if row.mode == "single" and row.judge]
+        results = Results(workspace, options)
+        rows = judged_alone(current(workspace))
         settings = distinguishing_settings(
-            rows, lambda row: (run_of(row.model), row.judge), ignore=_SAME_LINE
+            rows,
+            lambda row: (run_of(row.model), row.judge, row.benchmark, row.mode),
+            ignore=_SAME_LINE,
         )
         for row in rows:
             said = settings[row.evaluation_id]
@@ -159,30 +169,34 @@ def collect(
             if len(workspaces) > 1:
                 line = f"{place}: {line}"
             judge = named(row.judge, said, judge=True)
-            points += _points(workspace, replace(row, judge=judge), step, line, options)
+            points += _points(results, row, judge, step, line)
     # Of two evaluations of one checkpoint that ask other questions the larger one is its point.
-    largest: dict[tuple[str, str, int | float, str, str], Point] = {}
+    largest: dict[tuple[str, str, str, int | float, str, str], Point] = {}
     for point in points:
-        key = (point.line, point.judge, point.step, point.model, point.category)
+        key = (point.line, point.judge, point.metric, point.step, point.model, point.category)
         if key not in largest or point.planned >= largest[key].planned:
             largest[key] = point
-    points = sorted(largest.values(), key=lambda point: (point.judge, point.line, point.step))
+    points = sorted(
+        largest.values(), key=lambda point: (point.metric, point.judge, point.line, point.step)
+    )
     return points, list(dict.fromkeys(without))
 
 
 def _points(
-    workspace: Workspace, row: Evaluation, step: int | float, line: str, options: ScoreOptions
+    results: Results, row: Evaluation, judge: str, step: int | float, line: str
 ) -> Iterable[Point]:
-    found = verdicts(workspace, row, options)
-    scale = rating_scale(workspace, row)
-    for category in ["", *in_order(dict.fromkeys(item.slot.category for item in found))]:
+    found, grader = results.items(row), results.grader(row)
+    scale = grader.scale(results.view(row))
+    categories = in_order(row.benchmark)(dict.fromkeys(item.slot.category for item in found))
+    for category in ["", *categories]:
         part = [item for item in found if category in ("", item.slot.category)]
-        figures = spread(row, part, options)
+        figures = spread(replace(row, judge=judge), part, results.options)
         yield Point(
             line=line,
             step=step,
             category=category,
             scale=scale,
+            metric=f"{row.benchmark} {grader.headline.header}",
             demo=row.demo,
             **{name: figures[name] for name in COLUMNS if name in figures},
         )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 from mtbench_ray.errors import UserError
-from mtbench_ray.planning.evaluations import distinguishing_settings, named
-from mtbench_ray.schema import Evaluation, Outcome, QuestionId
-from mtbench_ray.workspace.workspace import Workspace
+from mtbench_ray.planning.evaluations import against, distinguishing_settings, named
+from mtbench_ray.reports.results import Results
+from mtbench_ray.schema import Evaluation, QuestionId
 
 _SHOWN = 20
 """Names that an error lists."""
@@ -40,36 +40,38 @@ class Filter:
 
     def check(
         self,
-        workspace: Workspace,
+        results: Results,
         rows: Sequence[Evaluation],
-        find: Callable[[Evaluation], list[Outcome]],
     ) -> list[Evaluation]:
-        """The evaluations of those modes of which something is shown.
+        """The evaluations of those tables of which something is shown.
 
         Raises:
             UserError: Nothing is: the hint names what there is.
         """
-        of_mode: dict[str, list[Evaluation]] = {}
+        by_table: dict[tuple[str, str], list[Evaluation]] = {}
         for row in rows:
-            of_mode.setdefault(row.mode, []).append(row)
-        settings = {mode: distinguishing_settings(group) for mode, group in of_mode.items()}
+            by_table.setdefault((row.benchmark, row.mode), []).append(row)
+        settings = {table: distinguishing_settings(group) for table, group in by_table.items()}
         for key in ("model", "judge", "benchmark"):
-            names = [_names(row, settings[row.mode][row.evaluation_id])[key] for row in rows]
+            names = [
+                _names(row, settings[row.benchmark, row.mode][row.evaluation_id])[key]
+                for row in rows
+            ]
             pattern = getattr(self, key)
             if not any(_fits(pattern, name) for some in names for name in some):
                 there = dict.fromkeys(some[-1] for some in names if some[-1])
                 raise UserError(f"no {key} here matches {pattern}", _there_are(there))
         if self.category:
             found = dict.fromkeys(
-                name for row in rows for name in categories(workspace, row, find).values()
+                name for row in rows for name in categories(results, row).values()
             )
-            for name in self._categories():
+            for name in self.categories():
                 if name not in map(str.casefold, found):
                     raise UserError(f"no category here is called {name}", _there_are(found))
         kept = [
             row
-            for mode, group in of_mode.items()
-            if self.rows(workspace, group, settings[mode], find)
+            for table, group in by_table.items()
+            if self.rows(results, group, settings[table])
             for row in group
         ]
         if not kept:
@@ -81,27 +83,26 @@ class Filter:
 
     def rows(
         self,
-        workspace: Workspace,
+        results: Results,
         rows: Sequence[Evaluation],
         settings: Mapping[str, Mapping[str, Any]],
-        find: Callable[[Evaluation], list[Outcome]],
     ) -> list[Evaluation]:
         """The evaluations that are shown, with their answers in the wanted categories alone.
 
         Args:
-            rows: Of one mode.
+            rows: Of one table.
             settings: What tells each of them from the others, by id.
         """
         chosen = [row for row in rows if self._fits(_names(row, settings[row.evaluation_id]))]
-        if chosen and chosen[0].mode == "pairwise-all":  # a model's row is of all its matches
+        if chosen and against(chosen[0]) == "all":  # a model's row is of all its comparisons
             others = dataclasses.replace(self, model="")
             chosen = [row for row in rows if others._fits(_names(row, settings[row.evaluation_id]))]
-        wanted = self._categories()
+        wanted = self.categories()
         if not wanted:
             return chosen
         kept = []
         for row in chosen:
-            of = categories(workspace, row, find)
+            of = categories(results, row)
             inside = {one for one, name in of.items() if name.casefold() in wanted}
             units = tuple(one for one in row.answers.units if one.question_id in inside)
             if inside:
@@ -109,17 +110,8 @@ class Filter:
                 kept.append(dataclasses.replace(row, answers=answers))
         return kept
 
-    def counting(
-        self, find: Callable[[Evaluation], list[Outcome]]
-    ) -> Callable[[Evaluation], list[Outcome]]:
-        """``find`` with the verdicts of the wanted categories alone."""
-        wanted = self._categories()
-        if not wanted:
-            return find
-        return lambda row: [one for one in find(row) if one.slot.category.casefold() in wanted]
-
     def takes(self, label: str, settings: Mapping[str, Any]) -> bool:
-        """Whether the row of a model is shown; for matches, which are of two models."""
+        """Whether the row of a model is shown; for comparisons, which are of two models."""
         return any(_fits(self.model, name) for name in (label, named(label, settings)))
 
     def _fits(self, names: Mapping[str, Collection[str]]) -> bool:
@@ -127,25 +119,24 @@ class Filter:
             any(_fits(getattr(self, key), name) for name in some) for key, some in names.items()
         )
 
-    def _categories(self) -> list[str]:
+    def categories(self) -> list[str]:
+        """The wanted categories in lower case; empty for all."""
         return [name.strip().casefold() for name in self.category.split(",") if name.strip()]
 
 
-def categories(
-    workspace: Workspace, row: Evaluation, find: Callable[[Evaluation], list[Outcome]]
-) -> dict[QuestionId, str]:
+def categories(results: Results, row: Evaluation) -> dict[QuestionId, str]:
     """The category of each question of an evaluation."""
     asked = {unit.question_id for unit in row.answers.units}
-    data = workspace.load_data(row.data).questions if row.data else ()
+    data = results.workspace.load_data(row.data).questions if row.data else ()
     known = {one.question_id: one.category for one in data if one.question_id in asked}
-    judged = find(row) if row.judge else ()
+    judged = results.outcomes(row) if row.judge else ()
     return known | {one.slot.question_id: one.slot.category for one in judged}
 
 
 def _names(row: Evaluation, settings: Mapping[str, Any]) -> dict[str, list[str]]:
     """What each pattern is held against: the plain name first, the fullest last."""
     models = [row.model, named(row.model, settings)]
-    if row.mode == "pairwise-all" and row.opponent is not None:
+    if against(row) == "all" and row.opponent is not None:
         models = [row.opponent.model, row.model]
     judges = [row.judge, named(row.judge, settings, judge=True)] if row.judge else [""]
     return {"model": models, "judge": judges, "benchmark": [row.benchmark]}

@@ -16,18 +16,10 @@ from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.planning.evaluations import distinguishing_settings
 from mtbench_ray.reports import agreement, compare, curve
 from mtbench_ray.reports.filters import Filter
+from mtbench_ray.reports.results import Results, current, tables_of
+from mtbench_ray.reports.scores import all_scores, judgment_rows
 from mtbench_ray.reports.spread import aggregate, is_repeated
-from mtbench_ray.reports.summary import (
-    Summary,
-    Verdicts,
-    all_scores,
-    current,
-    judgment_rows,
-    modes_of,
-    remembering,
-    summarise,
-    summarise_all,
-)
+from mtbench_ray.reports.summary import Summary, summarise, summarise_all
 from mtbench_ray.reports.tables import render
 from mtbench_ray.schema import Evaluation
 from mtbench_ray.workspace.run_record import RunRecord
@@ -65,18 +57,16 @@ def finish(
         record.finished = time.time()
         workspace.save_run(record)
     every = current(workspace)
-    find = remembering(workspace, options)
+    results = Results(workspace, options)
     if changed:
-        workspace.write_parquet(
-            judgment_rows(workspace, every, find), all_scores(every, options, find)
-        )
+        workspace.write_parquet(judgment_rows(results, every), all_scores(results, every))
     fastchat.export_fastchat(workspace, workspace.root, every)
-    whole = summarise_all(workspace, every, options, find)
+    whole = summarise_all(results, every)
     workspace.write_text("summary.json", json.dumps(whole, indent=1) + "\n")
-    spreads = aggregate(every, find, options)
+    spreads = aggregate(results, every)
     if spreads["results"]:
         workspace.write_text("summary_agg.json", json.dumps(spreads, indent=1) + "\n")
-    mine = _show(workspace, rows, options, find, config.report.format)
+    mine = _show(results, rows, config.report.format)
     complete = all(summary["complete"] for summary in mine)
     if nothing_done and complete:
         print("nothing was pending: no engine was started, no judge was called", file=sys.stderr)
@@ -86,27 +76,24 @@ def finish(
 
 
 def _show(
-    workspace: Workspace,
-    rows: Sequence[Evaluation],
-    options: ScoreOptions,
-    find: Verdicts,
-    format: str,
-    only: Filter | None = None,
+    results: Results, rows: Sequence[Evaluation], format: str, only: Filter | None = None
 ) -> list[Summary]:
-    """Print the tables of evaluations, one for each mode; in JSON one object."""
-    modes = modes_of(rows)
+    """Print the tables of evaluations; in JSON one object."""
     if format == "json":
-        whole = summarise_all(workspace, rows, options, find, only)
+        whole = summarise_all(results, rows, only)
         print(json.dumps(whole, indent=1))
         return [whole, *whole["other_modes"]]
-    found = [summarise(workspace, rows, mode, options, find, only) for mode in modes]
+    tables = tables_of(rows)
+    several = len({benchmark for benchmark, _ in tables}) > 1
+    found = [summarise(results, rows, *table, only) for table in tables]
     only = only or Filter()
-    for number, summary in enumerate(found):
+    for number, (summary, table) in enumerate(zip(found, tables, strict=True)):
         if len(found) > 1:
-            print("\n" * bool(number) + f"{'## ' * (format == 'markdown')}{summary['mode']}\n")
-        same = [row for row in rows if row.mode == summary["mode"]]
-        shown = only.rows(workspace, same, distinguishing_settings(same), find)
-        _print(summary, shown, options, only.counting(find), format)
+            title = " ".join(table) if several else summary["mode"]
+            print("\n" * bool(number) + f"{'## ' * (format == 'markdown')}{title}\n")
+        same = [row for row in rows if (row.benchmark, row.mode) == table]
+        shown = only.rows(results, same, distinguishing_settings(same))
+        _print(summary, shown, results.only(only.categories()), format)
     return found
 
 
@@ -183,19 +170,19 @@ def report(
                 f"the workspace {workspaces[-1]} holds no evaluation",
                 "run one first, or `import fastchat DIR`",
             )
-        modes = modes_of(rows)
+        modes = list(dict.fromkeys(table[1] for table in tables_of(rows)))
         if mode and mode not in modes:
             raise UserError(
                 f"the workspace holds nothing of mode={mode}", f"it holds {', '.join(modes)}"
             )
+        results = Results(opened, options)
         if kind == "agreement":
-            return agreement.report(names, opened, rows, options, format, mode, out)
+            return agreement.report(names, results, rows, format, mode, out)
         if kind == "compare":
-            return compare.report(names, opened, rows, options, format)
+            return compare.report(names, results, rows, format)
         if mode:
             rows = [row for row in rows if row.mode == mode]
-        find = remembering(opened, options)
-        found = _show(opened, only.check(opened, rows, find), options, find, format, only)
+        found = _show(results, only.check(results, rows), format, only)
     return EXIT_OK if all(summary["complete"] for summary in found) else EXIT_PARTIAL
 
 
@@ -224,17 +211,7 @@ def export_files(folder: str, *, workspace: str) -> int:
     return EXIT_OK
 
 
-def _print(
-    summary: Summary,
-    rows: Sequence[Evaluation],
-    options: ScoreOptions,
-    find: Verdicts,
-    format: str,
-) -> None:
-    if format == "json":
-        print(json.dumps(summary, indent=1))
-        return
-    repeats = [row for row in rows if row.mode == summary["mode"] and is_repeated(row)]
-    spreads = aggregate(repeats, find, options)["results"]
+def _print(summary: Summary, rows: Sequence[Evaluation], results: Results, format: str) -> None:
+    spreads = aggregate(results, [row for row in rows if is_repeated(row)])["results"]
     width = shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else None
     print(render(summary, spreads, markdown=format == "markdown", width=width), end="")

@@ -10,7 +10,7 @@ from mtbench_ray.models.messages import build_messages
 from mtbench_ray.models.window import LARGEST_WINDOW, kv_cache_bytes, window_needed
 from mtbench_ray.planning.estimate import ANSWER_TOKENS, Estimate, estimates, imagine
 from mtbench_ray.planning.jobs import Job
-from mtbench_ray.planning.plan import render, setting
+from mtbench_ray.planning.plan import render, view_of
 from mtbench_ray.reports.tables import grid, label, number
 from mtbench_ray.schema import Evaluation, Message
 from mtbench_ray.workspace.workspace import Workspace
@@ -88,11 +88,14 @@ def _show(
         else:
             _print_messages(messages)
     if row.judge:
-        what = setting(row, job.data)
         turns = dict(workspace.turns)
-        for slot in what.mode.slots(row, what.questions)[:count]:
+        view = view_of(row, job.data, turns)
+        for slot in view.grader.wanted(view)[:count]:
             imagine(slot, turns, dict.fromkeys(slot.answer_ids, 16), row)
-            request = render(what, slot, turns)
+            request = render(view, slot)
+            if request.want == "check":
+                print(f"\n--- question {slot.question_id}: {row.judge}, no judge is called ---")
+                continue
             print(f"\n--- judge prompt {request.judge_prompt}, question {slot.question_id} ---")
             _print_messages(request.messages)
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mtbench_ray.errors import UserError
-from mtbench_ray.reports.summary import in_order
 
 if TYPE_CHECKING:
     from mtbench_ray.reports.curve import Point
@@ -20,8 +19,9 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 white; yellow is left out."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", ":", "-.")
-LEAST_SPAN = 2.0
-"""The score axis never shows less than so many points, so that noise does not look like a trend."""
+LEAST_SPAN = 2 / 9
+"""The score axis never shows less than this share of the scale, so that noise does not look like a
+trend."""
 LONG_NAME = 48
 """Characters of a name in the legend; of longer ones both ends are shown."""
 
@@ -74,7 +74,8 @@ def draw(points: Sequence[Point], *, error: str, by: str) -> dict[str, bytes]:
             figure = Figure(figsize=(8.0, 4.6), layout="constrained")
             _fill(figure, points, [""], error, columns=1)
             pictures |= _saved(figure, "")
-        categories = in_order({point.category for point in points if point.category})
+        # Points come in the order of their benchmark's categories.
+        categories = list(dict.fromkeys(point.category for point in points if point.category))
         if by in ("both", "category") and categories:
             columns = min(4, len(categories))
             rows = math.ceil(len(categories) / columns)
@@ -131,7 +132,7 @@ def _fill(
             axis.set_xlabel("training step")
             axis.tick_params(labelbottom=True)
         if index % columns == 0:
-            axis.set_ylabel(f"mean rating ({first.scale[0]:g} to {first.scale[1]:g})")
+            axis.set_ylabel(f"{first.metric} ({first.scale[0]:g} to {first.scale[1]:g})")
     what = "Score by category" if categories != [""] else "Score"
     demo = " (demo judge: not comparable)" if first.demo else ""
     figure.suptitle(f"{what} and training step, judge {first.judge}{demo}", fontsize=11)
@@ -216,14 +217,15 @@ def _line(
 
 
 def _limits(points: Sequence[Point], error: str) -> tuple[float, float]:
-    """Ends of the score axis: all points and bars with some room, at least LEAST_SPAN wide and
-    within the judge's scale."""
+    """Ends of the score axis: all points and bars with some room, no less than LEAST_SPAN
+    of the scale, and within it."""
     low, high = points[0].scale
     ends = [end for p in points for end in (p.bar(error) or ()) if p.mean is not None]
     ends += [p.mean for p in points if p.mean is not None]
     if not ends:
         return low, high
-    middle, span = (min(ends) + max(ends)) / 2, max(LEAST_SPAN, 1.1 * (max(ends) - min(ends)))
+    least = LEAST_SPAN * (high - low)
+    middle, span = (min(ends) + max(ends)) / 2, max(least, 1.1 * (max(ends) - min(ends)))
     bottom = max(low, middle - span / 2)
     top = min(high, bottom + span)
     bottom = max(low, top - span)

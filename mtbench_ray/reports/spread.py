@@ -26,10 +26,10 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
-from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.judges.base import Item, ScoreOptions
 from mtbench_ray.planning.evaluations import distinguishing_settings
-from mtbench_ray.reports.summary import Verdicts
-from mtbench_ray.schema import Evaluation, Outcome, Slot
+from mtbench_ray.reports.results import Results, judged_alone
+from mtbench_ray.schema import Evaluation, Slot
 from mtbench_ray.stats import clustered_mean, variance_parts
 
 NOTE = (
@@ -38,15 +38,11 @@ NOTE = (
 )
 
 
-def aggregate(
-    evaluations: Iterable[Evaluation], verdicts: Verdicts, options: ScoreOptions
-) -> dict[str, Any]:
+def aggregate(results: Results, evaluations: Iterable[Evaluation]) -> dict[str, Any]:
     """The content of ``summary_agg.json``; see the head of this module for its figures.
 
     Args:
-        evaluations: Rated ones count; other modes have no ratings and are left out.
-        verdicts: Gives an evaluation's outcomes.
-        options: The bootstrap.
+        evaluations: Those that compare a model with others have no mean and are left out.
     """
     rows = list(evaluations)
     settings = distinguishing_settings(rows)
@@ -54,20 +50,15 @@ def aggregate(
         "schema": 1,
         "results": [
             {"id": row.evaluation_id, "settings": settings[row.evaluation_id]}
-            | spread(row, verdicts(row), options)
-            for row in rows
-            if row.mode == "single" and row.judge
+            | spread(row, results.items(row), results.options)
+            for row in judged_alone(rows)
         ],
     }
 
 
-def spread(row: Evaluation, outcomes: Sequence[Outcome], options: ScoreOptions) -> dict[str, Any]:
+def spread(row: Evaluation, items: Sequence[Item], options: ScoreOptions) -> dict[str, Any]:
     """The figures of one evaluation, with their coverage."""
-    found = [
-        (item.slot, item.judgment.value)
-        for item in outcomes
-        if not item.reason and item.judgment is not None and item.judgment.value is not None
-    ]
+    found = [(item.slot, item.value) for item in items if item.value is not None]
     values = [value for _, value in found]
     interval = clustered_mean(
         values,
@@ -77,11 +68,11 @@ def spread(row: Evaluation, outcomes: Sequence[Outcome], options: ScoreOptions) 
     )
     cells: dict[Hashable, dict[int, list[float]]] = {}
     for slot, value in found:
-        cell = cells.setdefault((slot.question_id, slot.turn), {})
+        cell = cells.setdefault(_unit(slot), {})
         cell.setdefault(slot.sample, []).append(value)
     parts = variance_parts([list(cell.values()) for cell in cells.values()])
-    samples = sorted({item.slot.sample for item in outcomes})
-    judge_samples = sorted({item.slot.judge_sample for item in outcomes})
+    samples = sorted({item.slot.sample for item in items})
+    judge_samples = sorted({item.slot.judge_sample for item in items})
     by_sample = _means((slot.sample, value) for slot, value in found)
     by_judge_sample = _means((slot.judge_sample, value) for slot, value in found)
     return {
@@ -106,9 +97,9 @@ def spread(row: Evaluation, outcomes: Sequence[Outcome], options: ScoreOptions) 
         "per_sample": [by_sample.get(sample) for sample in samples],
         "per_judge_sample": [by_judge_sample.get(sample) for sample in judge_samples],
         "repeat_std": _repeat_std(found, samples, judge_samples),
-        "planned": len(outcomes),
+        "planned": len(items),
         "scored": len(values),
-        "failed": dict(sorted(Counter(item.reason for item in outcomes if item.reason).items())),
+        "failed": dict(sorted(Counter(item.reason for item in items if item.reason).items())),
     }
 
 
@@ -120,11 +111,11 @@ def is_repeated(row: Evaluation) -> bool:
 def _repeat_std(
     found: Iterable[tuple[Slot, float]], samples: Sequence[int], judge_samples: Sequence[int]
 ) -> float | None:
-    items: dict[Hashable, dict[tuple[int, int], float]] = {}
+    units: dict[Hashable, dict[tuple[int, int], float]] = {}
     for slot, value in found:
-        item = items.setdefault((slot.question_id, slot.turn), {})
+        item = units.setdefault(_unit(slot), {})
         item[slot.sample, slot.judge_sample] = value
-    whole = [item for item in items.values() if len(item) == len(samples) * len(judge_samples)]
+    whole = [item for item in units.values() if len(item) == len(samples) * len(judge_samples)]
     if not whole or max(len(samples), len(judge_samples)) < 2:
         return None
     means = [
@@ -134,6 +125,11 @@ def _repeat_std(
     # Judgments of one answer share it: only repeats with answers of their own are independent.
     apart = means if len(samples) > 1 else [[mean for (mean,) in means]]
     return math.sqrt(statistics.fmean(map(statistics.variance, apart)))
+
+
+def _unit(slot: Slot) -> Hashable:
+    """What is repeated."""
+    return slot.question_id, slot.turn, slot.criterion
 
 
 def _means(rows: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:

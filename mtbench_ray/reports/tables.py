@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mtbench_ray.benchmarks import grader_of
+from mtbench_ray.judges.base import Column, Grader
 from mtbench_ray.planning.evaluations import named
 from mtbench_ray.reports import spread
 from mtbench_ray.reports.summary import Summary
@@ -41,11 +43,10 @@ def render(
         spreads: Results of :mod:`mtbench_ray.reports.spread` to show in a table of their own.
         width: Columns of the terminal; None lets the tables be as wide as they need.
     """
-    build = _pairwise_tables if summary["mode"].startswith("pairwise") else _single_tables
     names = {result["model"] for result in summary["results"]}
     names |= {result.get("baseline") or result["model"] for result in summary["results"]}
     folder = common_folder(names)
-    tables, notes = build(summary, folder)
+    tables, notes = _tables(summary, folder)
     if spreads:
         tables.append(_spread_table(spreads, folder))
         notes.insert(1, spread.NOTE)
@@ -86,63 +87,90 @@ def short(name: str, folder: str) -> str:
     return label(name)
 
 
-def _single_tables(summary: Summary, folder: str) -> tuple[list[Grid], list[str]]:
+def _tables(summary: Summary, folder: str) -> tuple[list[Grid], list[str]]:
     results = summary["results"]
     judged = [result for result in results if result["judge"]]
-    ranked = sorted(judged, key=lambda r: _best_first(r["average"]["mean"]))
-    main: Grid = (
-        ["model", "judge", "first turn", "second turn", "average", "95% interval", "scored",
-         "failed", "truncated", "tok/s"],
-        [
-            [
-                short(model_label(result), folder),
-                judge_label(result),
-                number(result["first_turn"]["mean"]),
-                number(result["second_turn"]["mean"]),
-                number(result["average"]["mean"]),
-                interval(result["average"]),
-                f"{result['average']['scored']}/{result['average']['planned']}",
-                reasons(result["average"]["failed"]),
-                _truncated(result),
-                number(result["output_tokens_per_s"], 0),
-            ]
-            for result in ranked
-        ],
-    )  # fmt: skip
-    categories = list(dict.fromkeys(name for result in ranked for name in result["categories"]))
-    by_category: Grid = (
-        ["model", "judge", *categories],
-        [
-            [
-                short(model_label(result), folder),
-                judge_label(result),
-                *(category_cell(result["categories"].get(name)) for name in categories),
-            ]
-            for result in ranked
-        ],
-    )
-    unjudged = [result for result in results if not result["judge"]]
-    answers: Grid = (
-        ["model", "answered", "failed", "truncated", "tok/s"],
-        [
-            [
-                short(model_label(result), folder),
-                f"{result['answers']['answered']}/{result['answers']['planned']}",
-                reasons(result["answers"]["failed"]),
-                _truncated(result),
-                number(result["output_tokens_per_s"], 0),
-            ]
-            for result in unjudged
-        ],
-    )
-    tables = [table for table in (main, by_category, answers) if table[1]]
-    notes = []
+    tables: list[Grid] = []
+    notes: list[str] = []
     if judged:
+        grader = grader_of(summary["benchmark"], summary["mode"])
+        compared = bool(grader.against)
+        ranked = sorted(judged, key=lambda r: _best_first(_mean(r, grader.headline.key)))
+        tables.append(_main_table(grader, ranked, folder, compared))
+        tables += [
+            _parts_table(column, ranked, folder)
+            for column in grader.columns
+            if column.parts and any(result.get(column.key) for result in ranked)
+        ]
         notes.append(
-            "average: mean over all scored turns; intervals: 95%, bootstrap over questions"
+            f"{grader.note}{'; ' * bool(grader.note)}intervals: 95%, bootstrap over questions"
             + ("; parity: fastchat" if summary["parity"] == "fastchat" else "")
         )
+    unjudged = [result for result in results if not result["judge"]]
+    if unjudged:
+        tables.append(
+            (
+                ["model", "answered", "failed", "truncated", "tok/s"],
+                [
+                    [
+                        short(model_label(result), folder),
+                        f"{result['answers']['answered']}/{result['answers']['planned']}",
+                        reasons(result["answers"]["failed"]),
+                        _truncated(result),
+                        number(result["output_tokens_per_s"], 0),
+                    ]
+                    for result in unjudged
+                ],
+            )
+        )
     return tables, notes + _notes(summary)
+
+
+def _main_table(
+    grader: Grader, results: Sequence[dict[str, Any]], folder: str, compared: bool
+) -> Grid:
+    """A row for each result: the grader's columns, the interval and coverage of its headline."""
+    headers = ["model", "judge", *["against"] * compared]
+    for column in grader.columns:
+        if not column.parts:
+            headers += [column.header, *["95% interval"] * column.headline]
+    headers += [grader.scored, "failed", *([] if compared else ["truncated", "tok/s"])]
+    rows = []
+    for result in results:
+        total = result if compared else result[grader.headline.key]
+        cells = [short(model_label(result), folder), judge_label(result)]
+        if compared:
+            cells.append(short(result["baseline"] or "all", folder))
+        for column in grader.columns:
+            if not column.parts:
+                cells.append(number(_mean(result, column.key), column.digits))
+                cells += [interval(total, column.digits)] * column.headline
+        cells.append(f"{total['n' if compared else 'scored']}/{total['planned']}")
+        cells.append(reasons(total["failed"]))
+        if not compared:
+            cells += [_truncated(result), number(result["output_tokens_per_s"], 0)]
+        rows.append(cells)
+    return headers, rows
+
+
+def _parts_table(column: Column, results: Sequence[dict[str, Any]], folder: str) -> Grid:
+    """A column for each part of a dimension."""
+    names = list(dict.fromkeys(name for result in results for name in result[column.key]))
+    return ["model", "judge", *names], [
+        [
+            short(model_label(result), folder),
+            judge_label(result),
+            *(part_cell(result[column.key].get(name), column.digits) for name in names),
+        ]
+        for result in results
+    ]
+
+
+def _mean(result: dict[str, Any], key: str) -> float | None:
+    """A figure of a result, flat or with its coverage."""
+    value = result[key]
+    mean = value["mean"] if isinstance(value, dict) else value
+    return None if mean is None else float(mean)
 
 
 def _spread_table(spreads: Sequence[dict[str, Any]], folder: str) -> Grid:
@@ -163,38 +191,6 @@ def _spread_table(spreads: Sequence[dict[str, Any]], folder: str) -> Grid:
         ]
         for item in sorted(spreads, key=lambda item: _best_first(item["mean"]))
     ]
-
-
-def _pairwise_tables(summary: Summary, folder: str) -> tuple[list[Grid], list[str]]:
-    results = sorted(summary["results"], key=lambda r: _best_first(r["win_rate_adjusted"]))
-    grid: Grid = (
-        ["model", "judge", "against", "win", "loss", "tie", "win rate", "loss rate",
-         "adjusted", "95% interval", "inconsistent", "decided", "failed"],
-        [
-            [
-                short(model_label(result), folder),
-                judge_label(result),
-                short(result["baseline"] or "all", folder),
-                str(result["win"]),
-                str(result["loss"]),
-                str(result["tie"]),
-                number(result["win_rate"], 3),
-                number(result["loss_rate"], 3),
-                number(result["win_rate_adjusted"], 3),
-                interval(result, 3),
-                number(result["inconsistent"], 3),
-                f"{result['n']}/{result['planned']}",
-                reasons(result["failed"]),
-            ]
-            for result in results
-        ],
-    )  # fmt: skip
-    notes = [
-        "adjusted: (win + tie/2) / decided; a verdict that flips with the order is a tie;"
-        " intervals: 95%, bootstrap over questions"
-        + ("; parity: fastchat" if summary["parity"] == "fastchat" else "")
-    ]
-    return [grid], notes + _notes(summary)
 
 
 def _truncated(result: dict[str, Any]) -> str:
@@ -221,14 +217,22 @@ def _notes(summary: Summary) -> list[str]:
         for text, count in result.get("answers", {}).get("errors", {}).items():
             shown = f"{result['model']} failed: {text}"
             why[first.setdefault(f"{result['model']} failed: {_alike(text)}", shown)] = count
-        for reason, count in result.get("average", result).get("failed", {}).items():
+        for reason, count in _failed(result).items():
             if ":" in reason:
                 why[first.setdefault(_alike(reason), reason)] += count
-    # Without counts, which stand in the table: a failed match is one of both its models.
+    # Without counts, which stand in the table: a failed comparison is one of both its models.
     notes += [label(text) for text, _ in why.most_common(_REASONS)]
     if len(why) > _REASONS:
         notes.append(f"and {len(why) - _REASONS} more reasons, in summary.json")
     return notes
+
+
+def _failed(result: dict[str, Any]) -> dict[str, int]:
+    """Why verdicts of the headline failed: of the largest coverage that the result has."""
+    parts = [result, *(value for value in result.values() if isinstance(value, dict))]
+    counted = [part for part in parts if "planned" in part and "failed" in part]
+    judged = [part for part in counted if "mean" in part or part is result]
+    return max(judged, key=lambda part: part["planned"])["failed"] if judged else {}
 
 
 def _alike(reason: str) -> str:
@@ -256,12 +260,12 @@ def reasons(failed: dict[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "0"
 
 
-def category_cell(score: dict[str, Any] | None) -> str:
-    """A category's mean, with its coverage where that is not full."""
+def part_cell(score: dict[str, Any] | None, digits: int = 2) -> str:
+    """A part's mean, with its coverage where that is not full."""
     if score is None or not score["planned"]:
         return "n/a"
     missing = score["planned"] - score["scored"]
-    cell = number(score["mean"])
+    cell = number(score["mean"], digits)
     return f"{cell} ({score['scored']}/{score['planned']})" if missing else cell
 
 

@@ -33,9 +33,9 @@ _ROWS, _LAYERS, _REPEATS = 512, 6, 5
 _SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
 """Of the matrices of one layer of SmolLM2-135M: a step is as many products as a prompt of 512
 tokens has in six of its layers."""
-START_STEPS = 300.0
+START_STEPS = 650.0
 """Steps' time until the engines are up, and from the last verdict to the end."""
-QUESTION_STEPS = 27.0
+QUESTION_STEPS = 52.0
 """Steps' time for the two turns of a question and their two verdicts."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 import threading
@@ -14,11 +15,10 @@ from mtbench_ray.endpoint.served import ServedModels
 from mtbench_ray.engines.cpu import thread_share
 from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.generate.cluster import fits, gpus_by_node, require_gpus
-from mtbench_ray.judges.base import Reading
-from mtbench_ray.judges.judge_call import verdict_pattern
+from mtbench_ray.judges.base import EvaluationView, Reading, Reply
 from mtbench_ray.judges.stage import Budget, JudgeStage
-from mtbench_ray.planning.plan import Board, Setting, Turns, counts, shortened
-from mtbench_ray.schema import Judgment, Request
+from mtbench_ray.planning.plan import Board, counts, shortened
+from mtbench_ray.schema import Judgment, Request, canonical
 from mtbench_ray.system.threads import start_thread
 
 MAX_CRASHES = 3
@@ -57,7 +57,7 @@ class Judges:
     """All judges of a run. Its methods are for the main thread.
 
     Args:
-        settings: The judged evaluations, by index.
+        views: The judged evaluations, by index.
         post: Takes judgments and :class:`ServerNews` from other threads.
         tell: Takes lines for the user.
         log_dir: Where servers write their logs.
@@ -65,9 +65,8 @@ class Judges:
 
     def __init__(
         self,
-        settings: Sequence[Setting],
+        views: Sequence[EvaluationView],
         board: Board,
-        turns: Turns,
         config: RunConfig,
         *,
         run_id: str,
@@ -77,7 +76,6 @@ class Judges:
     ) -> None:
         self.notes: list[str] = []
         self._board = board
-        self._turns = turns
         self._config = config
         self._run_id = run_id
         self._log_dir = log_dir
@@ -93,13 +91,14 @@ class Judges:
         self._announced: set[str] = set()
         self._closed = threading.Event()
         self._last_call = False
-        self._by_setting: list[Judge] = []
+        self._by_view: list[Judge] = []
         groups: dict[str, Judge] = {}
-        for what in settings:
-            name = f"{what.evaluation.judge_settings}{what.evaluation.mode}{what.evaluation.data}"
+        for view in views:
+            row = view.evaluation
+            name = canonical([row.judge, row.judge_settings, row.mode, row.data])
             if name not in groups:
-                groups[name] = self._judge(what)
-            self._by_setting.append(groups[name])
+                groups[name] = self._judge(view)
+            self._by_view.append(groups[name])
         self._judges = list(groups.values())
         self._beside: list[Judge] | None = None
 
@@ -132,9 +131,9 @@ class Judges:
 
         A local judge that nothing is pending for is not started.
         """
-        waiting = {id(self._by_setting[index]) for index in self._board.waiting() if answers}
+        waiting = {id(self._by_view[one.view]) for one in self._board.unnamed if answers}
         for judge in self._judges:
-            if judge.config.kind == "openai":
+            if judge.config.kind != "local":
                 judge.stage.begin()
             elif answers and not self._together(judge):
                 continue  # after the answers: last_call
@@ -151,8 +150,8 @@ class Judges:
             require_gpus(0, 1, self._gpus(self._local()), self._config.cluster)
 
     def submit(self, index: int, request: Request) -> None:
-        """Have the judge of a setting judge something."""
-        judge = self._by_setting[index]
+        """Have the judge of a view judge something."""
+        judge = self._by_view[index]
         if not judge.restarting:
             judge.stage.submit(request)
         judge.pending[request.judgment_id] = request
@@ -235,27 +234,25 @@ class Judges:
             if self._last_call:
                 judge.stage.close_when_idle()
 
-    def _judge(self, what: Setting) -> Judge:
+    def _judge(self, view: EvaluationView) -> Judge:
         from mtbench_ray.endpoint.keys import resolve_key
 
-        config = what.judge
-        key = secrets.token_urlsafe(24) if config.kind == "local" else resolve_key(config)
+        config, grader = view.judge, view.grader
+        key: str | None = None
+        if config.kind != "none":
+            key = secrets.token_urlsafe(24) if config.kind == "local" else resolve_key(config)
+        pattern = grader.pattern(view) if config.constrain else None
+        # What is stored is read in safe parity, in any run.
+        safely = dataclasses.replace(view, parity="safe")
 
-        tags = (config.thinking_open, config.thinking_close)
-        pattern = None
-        if config.constrain and what.prompts.verdict == "brackets":
-            pattern = verdict_pattern(what.mode.name, what.prompts.scale)
-
-        def read(request: Request, text: str, finish_reason: str | None) -> Reading:
-            # What is stored is read in safe parity, in any run.
-            return what.mode.read(request.order, text, finish_reason, what.prompts, "safe", tags)
+        def read(request: Request, reply: Reply) -> Reading:
+            return grader.read(request, safely, reply)
 
         def enough(judgment: Judgment) -> bool:
-            return counts(what, judgment, self._config.parity)
+            return counts(view, judgment)
 
         def shorten(request: Request, tokens: int) -> Request:
-            slot = self._board.slots[request.judgment_id]
-            return shortened(what, slot, request, tokens, self._turns)
+            return shortened(view, self._board.named[request.judgment_id].slot, request, tokens)
 
         def make_stage() -> JudgeStage:
             return JudgeStage(

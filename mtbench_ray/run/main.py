@@ -14,7 +14,8 @@ from mtbench_ray.endpoint.keys import scrub
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.stage import check_budget
-from mtbench_ray.planning.jobs import evaluations, prepare
+from mtbench_ray.planning.jobs import prepare
+from mtbench_ray.planning.run_evaluations import evaluations
 from mtbench_ray.planning.settings_diff import describe_changes
 from mtbench_ray.run.progress import report_while_long
 from mtbench_ray.run.session import Session
@@ -61,7 +62,7 @@ def _run_jobs(
     from mtbench_ray.endpoint.keys import resolve_key
     from mtbench_ray.reports.main import finish
     from mtbench_ray.reports.plan_table import print_plan
-    from mtbench_ray.reports.summary import headline, remembering
+    from mtbench_ray.reports.results import Results
 
     first = configs[0]
     check_shared(configs)
@@ -100,7 +101,7 @@ def _run_jobs(
                 workspace.save_run(session.record)
             raise
         complete = finish(workspace, session.record, rows, first, session.nothing_pending)
-        find = remembering(workspace, ScoreOptions(first.parity, 0))
+        results = Results(workspace, ScoreOptions(first.parity, 0))
         values: list[float | None] = []
         for place in range(len(configs)):
             mine = [
@@ -109,7 +110,7 @@ def _run_jobs(
                 for row in own
                 if job.place == place
             ]
-            values.append(headline(mine[0], find) if len(mine) == 1 else None)
+            values.append(results.headline(mine[0]) if len(mine) == 1 else None)
     if code == EXIT_OK and not complete:
         code = EXIT_PARTIAL
     return RunResult(code, values)

@@ -28,7 +28,7 @@ def overview(jobs: Sequence[Job], *, turns: int, verdicts: int, gpus: int | None
         "benchmark": _benchmark(jobs),
         "model": _several(job.answers.model for job in jobs),
         "engine": _engine(config, gpus),
-        "judge": _several(_judge(job.config) for job in jobs),
+        "judge": _several(map(_judge, jobs)),
         "thinking": _several(job.config.model.thinking for job in jobs),
         "workspace": str(Path(config.workspace).expanduser().absolute()),
         "pending": f"{turns} turns to answer, {verdicts} judge calls",
@@ -70,14 +70,16 @@ def _engine(config: RunConfig, gpus: int | None) -> str:
     return ", ".join(parts)
 
 
-def _judge(config: RunConfig) -> str:
-    judge = config.judge
-    if judge.kind == "none" or config.stage == "answers":
+def _judge(job: Job) -> str:
+    config, judge = job.config, job.config.judge
+    if not job.judged:
         return "none"
+    if job.grader.checker:
+        return f"{job.grader.checker}, {job.grader.name}: no judge is called"
     if judge.kind == "local":
         where = "a server of this run's own"
     else:
         where = display_host(judge.base_url) if judge.base_url else "api.openai.com"
     samples = f", {judge.samples} samples" if judge.samples > 1 else ""
-    mode = config.mode + (f" against {config.baseline}" if config.baseline else "")
+    mode = job.grader.name + (f" against {config.baseline}" if config.baseline else "")
     return f"{judge.label} at {where}, {mode}, prompts {judge.prompts}{samples}"

@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 
 from mtbench_ray.engines.base import ShardUnit
 from mtbench_ray.generate.shards import Work, join_adapters
+from mtbench_ray.judges.base import Turns
 from mtbench_ray.models.fingerprint import as_planned
 from mtbench_ray.planning.jobs import Job, model_of
-from mtbench_ray.planning.plan import Turns, pending_turns
+from mtbench_ray.planning.plan import pending_turns
 
 
 def pending_work(

@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.text import Text
 
 from mtbench_ray.planning.evaluations import distinguishing_settings, named
-from mtbench_ray.planning.plan import Setting
+from mtbench_ray.planning.plan import Board, WantedVerdict
 from mtbench_ray.reports.tables import common_folder, label, short
 from mtbench_ray.run.standings import Standings
 from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Turn
@@ -52,20 +52,18 @@ class Progress:
 
     Args:
         evaluations: All of the run.
-        settings: Those of them that are judged, bound to their data.
+        board: Their wanted verdicts.
         workspace: Read only; rows are in it before they are counted here.
         quiet: Only messages are shown.
-        parity: In which verdicts count.
     """
 
     def __init__(
         self,
         evaluations: Sequence[Evaluation],
-        settings: Sequence[Setting],
+        board: Board,
         workspace: Workspace,
         *,
         quiet: bool,
-        parity: str = "safe",
     ) -> None:
         self._quiet = quiet
         # What stderr is decides, not the environment: FORCE_COLOR must not animate a log.
@@ -86,8 +84,8 @@ class Progress:
         self._cost = 0.0
         self._rows = len(evaluations)
         self._what = "models" if len(models) == self._rows else "results"
-        self._rated = self._rows == 1 and evaluations[0].mode == "single"
-        self._standings = Standings(evaluations, settings, workspace, parity)
+        self._rated = self._rows == 1 and any(not view.grader.against for view in board.views)
+        self._standings = Standings(evaluations, board, workspace)
         self._past: deque[_Mark] = deque([self._mark()])
         self._moved = self._began
 
@@ -115,9 +113,14 @@ class Progress:
         if self._counts() != self._last:
             self._say(end=True)
 
-    def turn(self, row: Turn) -> None:
-        """Count a turn."""
+    def turn(self, row: Turn, named: Sequence[WantedVerdict] = ()) -> None:
+        """Count a turn.
+
+        Args:
+            named: Wanted verdicts whose ids are known with it.
+        """
         self._up = True
+        self._standings.named(named)
         if row.status in ANSWERED:
             self._tokens += row.output_tokens
             self._count_ended(row.output_tokens)

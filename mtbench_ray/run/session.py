@@ -30,15 +30,17 @@ from mtbench_ray.generate.conversation import failed_turn
 from mtbench_ray.generate.crash_retry import CrashRetries, GivenUp
 from mtbench_ray.generate.ray_stream import Lost, NeverBegan
 from mtbench_ray.generate.shards import Work, make_shards, with_shares
-from mtbench_ray.planning.jobs import Job, judges_by_settings
-from mtbench_ray.planning.plan import Board, Setting, good_turns, setting
+from mtbench_ray.judges.base import EvaluationView
+from mtbench_ray.planning.jobs import Job
+from mtbench_ray.planning.plan import Board, good_turns, view_of
+from mtbench_ray.planning.run_evaluations import judges_by_settings
 from mtbench_ray.run.judge_pool import Judges, ServerNews
 from mtbench_ray.run.overview import overview
 from mtbench_ray.run.pending_work import pending_work
 from mtbench_ray.run.progress import Progress, report_while_long
 from mtbench_ray.run.signals import Interrupts
 from mtbench_ray.run.watchdog import Watchdog
-from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Request, Turn
+from mtbench_ray.schema import EngineEvent, Evaluation, Judgment, Request, Turn
 from mtbench_ray.system.redact import hidden
 from mtbench_ray.system.threads import ThreadEnded, listen, start_thread
 from mtbench_ray.workspace.run_record import RunRecord
@@ -83,16 +85,15 @@ class Session:
 
     def __post_init__(self) -> None:
         self.config = self.jobs[0].config
-        self.settings: list[Setting] = []
+        self.views: list[EvaluationView] = []
         judges = judges_by_settings(self.jobs)
         for row in self.evaluations:
             if row.judge and row.error is None:
-                what = setting(row, self.workspace.load_data(row.data))
+                data = self.workspace.load_data(row.data)
+                view = view_of(row, data, self.workspace.turns, self.config.parity)
                 # The stored settings are without what the calls may need: secrets.
-                self.settings.append(dataclasses.replace(what, judge=judges[row.judge_settings]))
-        self.board = Board(
-            self.settings, self.workspace.turns, self.workspace.verdicts, self.config.parity
-        )
+                self.views.append(dataclasses.replace(view, judge=judges[row.judge_settings]))
+        self.board = Board(self.views, self.workspace.verdicts)
         self.record = self.workspace.new_run(
             hidden({"jobs": [dataclasses.asdict(job.config) for job in self.jobs]}),
             self.evaluations,
@@ -111,7 +112,7 @@ class Session:
             UserError: The disk is full, the cluster too small and the like; rows so far are kept.
         """
         work = pending_work(self.jobs, self.workspace.turns) if self.config.stage != "judge" else []
-        requests = self.board.ready()
+        requests = self.board.update().requests
         if not work and not requests:
             self.nothing_pending = True
             return EXIT_OK
@@ -119,15 +120,13 @@ class Session:
         self.timeline = self.workspace.timeline(self.record.run_id)
         self.progress = Progress(
             self.evaluations,
-            self.settings,
+            self.board,
             self.workspace,
             quiet=self.config.quiet,
-            parity=self.config.parity,
         )
         self.judges = Judges(
-            self.settings,
+            self.views,
             self.board,
-            self.workspace.turns,
             self.config,
             run_id=self.record.run_id,
             log_dir=str((self.workspace.root / "runs" / self.record.run_id).resolve()),
@@ -175,7 +174,7 @@ class Session:
         turns = sum(
             len(unit.question.turns) - len(unit.done) for item in work for unit in item.units
         )
-        verdicts = len(requests) + (self.board.pending if work else 0)
+        verdicts = len(requests) + (len(self.board.unnamed) if work else 0)
         for line in overview(self.jobs, turns=turns, verdicts=verdicts, gpus=gpus):
             print(line, file=sys.stderr)
 
@@ -282,10 +281,10 @@ class Session:
         self.timeline.add("turn", answer=row.answer_id, turn=row.turn, generated=row.created,
                           status=row.status)  # fmt: skip
         self._note_service(row)
-        self.progress.turn(row)
-        if row.status in ANSWERED:
-            for index, request in self.board.ready([row.answer_id]):
-                self.judges.submit(index, request)
+        update = self.board.update([row.answer_id])
+        self.progress.turn(row, update.named)
+        for index, request in update.requests:
+            self.judges.submit(index, request)
 
     def _note_service(self, row: Turn) -> None:
         """What an endpoint's row says of the service: other parameters, another model."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import filelock
 
 from mtbench_ray.errors import UserError
-from mtbench_ray.workspace.journal import disk_error, replacing, warn
+from mtbench_ray.workspace.journal import disk_error, replacing
 
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
 """What ``flock`` says where a file system does not carry it (filelock itself minds ENOSYS)."""
@@ -29,25 +29,18 @@ class WorkspaceLock:
 
     Args:
         root: The workspace; made where it is not there.
-        wait_s: Seconds to wait for the owner to end.
 
     Raises:
         UserError: Another process holds it, or the folder cannot be used.
     """
 
-    def __init__(self, root: Path, wait_s: float = 0.0) -> None:
+    def __init__(self, root: Path) -> None:
         self._note = root / ".owner.json"
         try:
             root.mkdir(parents=True, exist_ok=True)
             # Whichever thread closes the workspace may give the lock back.
             self._lock = filelock.FileLock(root / ".lock", thread_local=False)
-            try:
-                self._lock.acquire(timeout=0)
-            except filelock.Timeout:
-                if wait_s <= 0:
-                    raise
-                warn(f"{self._held(root)}: waiting up to {wait_s:g} s")
-                self._lock.acquire(timeout=wait_s, poll_interval=0.2)
+            self._lock.acquire(timeout=0)
         except filelock.Timeout:
             raise UserError(
                 self._held(root), "Wait for it to end, or give another workspace=<folder>."

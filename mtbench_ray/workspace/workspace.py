@@ -20,10 +20,10 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, BinaryIO
 
-from mtbench_ray.benchmarks.base import BenchmarkData
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import (
     ANSWERED,
+    BenchmarkData,
     Evaluation,
     Judgment,
     Question,
@@ -95,7 +95,6 @@ class Workspace:
         root: Path | str,
         *,
         write: bool,
-        wait_s: float = 0.0,
         secrets: Sequence[str] = (),
     ) -> Workspace:
         """Open a workspace and read its rows.
@@ -103,7 +102,6 @@ class Workspace:
         Args:
             root: A local folder; made for ``write`` where it is not there.
             write: Take the lock and open the journals for append.
-            wait_s: Seconds to wait for another run to end before refusing.
             secrets: API keys, replaced by ``***`` in all that is written, see
                 :func:`mtbench_ray.system.redact.redactor`.
 
@@ -120,7 +118,7 @@ class Workspace:
         workspace = cls(Path(os.path.expanduser(root)), secrets=secrets)
         try:
             if write:
-                workspace._lock = WorkspaceLock(workspace.root, wait_s)
+                workspace._lock = WorkspaceLock(workspace.root)
                 for kind, name in _FILES.items():
                     path = workspace.root / name
                     workspace._journals[kind] = Journal(path, problem=workspace._problem)

@@ -97,11 +97,11 @@ class Ahead:
         far: float | None = None
         try:
             if old.canary is not None and not proven(old.layout):
-                await spare.load(old.folder)
+                await spare.stage(old.folder)
                 # Without it the swap asks the host, when no request runs any more.
                 with contextlib.suppress(StagingError):
                     far = distance(old.canary, await spare.logprobs(old.canary.ids))
-            return Ready(await spare.load(self.new.folder), far)
+            return Ready(await spare.stage(self.new.folder), far)
         except StagingError as error:
             self._reading = ReadAhead(self.model)
             return Ready(None, far, str(error))

@@ -66,7 +66,7 @@ class Staging:
         self._tickets = itertools.count()
         self._newest = -1
 
-    async def load(self, folder: Path) -> StagedWeights:
+    async def stage(self, folder: Path) -> StagedWeights:
         """Read the weights of a folder, over those held before.
 
         Raises:

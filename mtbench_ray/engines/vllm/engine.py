@@ -61,7 +61,7 @@ class VllmEngine:
             EngineFault: The engine did not start; no process of it is left.
         """
         set_environment(config)
-        forks.begin()
+        forks.begin() if config.fork_server else forks.end()
         source = await asyncio.to_thread(locate, model)
         template = await chat_template(model, source, config)
         core = await start_core(model, config, source, template.window)

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mtbench_ray.benchmarks.assets import DEMO_MODEL_NAME, demo_model
-from mtbench_ray.config import JudgeConfig
+from mtbench_ray.config import DEMO_MODEL, JudgeConfig
 from mtbench_ray.engines.cpu import BLOCK, CALLS, EXECUTOR, Dtype, choose_dtype
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.local_server.supervise import GRACE_S
+from mtbench_ray.models.demo_model import demo_model
 from mtbench_ray.models.layout import load_layout
 from mtbench_ray.system.sockets import ENGINE_NEEDS, socket_folder
 
@@ -154,7 +154,7 @@ class JudgeServer:
             )
         judge = self._spec.judge
         named = self._spec.model_path or judge.model
-        path = str(demo_model()) if judge.model == DEMO_MODEL_NAME else named
+        path = str(demo_model()) if judge.model == DEMO_MODEL else named
         host = self._host()
         self._port = free_port(host, self._port)
         dtype = self._dtype(path)

