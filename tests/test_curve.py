@@ -15,7 +15,7 @@ from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.models.discovery import run_of
 from mtbench_ray.reports import plots
 from mtbench_ray.reports.compare import compare
-from mtbench_ray.reports.curve import Point, short_names, to_csv
+from mtbench_ray.reports.points import Point, short_names, to_csv
 
 OPTIONS = ScoreOptions()
 

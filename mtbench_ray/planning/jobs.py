@@ -18,7 +18,7 @@ from mtbench_ray.models.checkpoint import folder_hash, locate
 from mtbench_ray.models.fingerprint import answer_id, check_local_judge, check_prompts, fingerprint
 from mtbench_ray.planning.plan import pending_turns
 from mtbench_ray.planning.questions import Loaded, choose, load_data, remarks_on
-from mtbench_ray.planning.stored_answers import judge_only, stored_answers
+from mtbench_ray.planning.stored_answers import choose_stored, stored_answers
 from mtbench_ray.schema import (
     AnswerSet,
     BenchmarkData,
@@ -139,7 +139,11 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
         answers = _answer_set(config, asked, content, workspace.salt)
         job = Job(config, loaded, data_name, questions, answers, place=place)
         if config.stage == "judge":
-            mistake = judge_only(job, stored, known)
+            chosen = _tried(choose_stored, config, answers, questions, stored, known)
+            if isinstance(chosen, UserError):
+                mistake = chosen
+            else:
+                job.answers, job.notes, mistake = chosen.answers, [*chosen.notes], None
         # Loading a template takes seconds: not where all answers are there.
         if mistake is None and config.stage != "judge" and _has_pending(job, workspace):
             if who not in notes:

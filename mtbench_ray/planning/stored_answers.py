@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.planning.evaluations import DEFAULTS, answer_settings, differing
 from mtbench_ray.schema import AnswerSet, Question, Unit, content_id, question_hash
 from mtbench_ray.workspace.workspace import Workspace
-
-if TYPE_CHECKING:
-    from mtbench_ray.planning.jobs import Job
 
 
 def stored_answers(workspace: Workspace) -> list[AnswerSet]:
@@ -32,29 +30,49 @@ def stored_answers(workspace: Workspace) -> list[AnswerSet]:
     return list(found)
 
 
-def judge_only(
-    job: Job, stored: Sequence[AnswerSet], fingerprint: str | UserError
-) -> UserError | None:
-    """Have a job of ``stage=judge`` look at the answers that are there, and at nothing else.
+@dataclass(frozen=True)
+class Chosen:
+    """The stored answers that a job of ``stage=judge`` judges.
+
+    Attributes:
+        notes: What a user should know of them.
+    """
+
+    answers: AnswerSet
+    notes: tuple[str, ...] = ()
+
+
+def choose_stored(
+    config: RunConfig,
+    wanted: AnswerSet,
+    questions: Sequence[Question],
+    stored: Sequence[AnswerSet],
+    fingerprint: str | UserError,
+) -> Chosen:
+    """The answers that are there, for a job that makes none.
 
     No checkpoint, tokenizer or GPU is needed: the settings choose among the stored answers, those
     made with the same settings first, else the newest of that name.
 
     Args:
-        fingerprint: The model's fingerprint, where its files are here.
+        wanted: What the job's settings would ask for.
+        stored: From :func:`stored_answers`.
+        fingerprint: Of the model, where its files are here.
+
+    Raises:
+        UserError: There are no answers of this model.
     """
-    config, mine = job.config, answer_settings(job.answers)
+    mine, label = answer_settings(wanted), config.model.label
     path = config.model.path.rstrip("/")
     known = [
         one
         for one in stored
-        if one.model == config.model.label
-        or (path and answer_settings(one).get("model.path") == path)
+        if one.model == label or (path and answer_settings(one).get("model.path") == path)
     ]
     if not known:
-        near = difflib.get_close_matches(config.model.label, [one.model for one in stored], 3, 0.4)
-        return UserError(
-            f"the workspace holds no answers of {config.model.label}, and stage=judge makes none",
+        near = difflib.get_close_matches(label, [one.model for one in stored], 3, 0.4)
+        raise UserError(
+            f"the workspace holds no answers of {label}, and stage=judge makes none",
             f"it has answers of {', '.join(dict.fromkeys(near))}"
             if near
             else "answer first: the same line without stage=judge, or `import fastchat DIR`",
@@ -69,16 +87,16 @@ def judge_only(
     best = min(reversed(known), key=distance)
     theirs = answer_settings(best)
     same = [one for one in known if answer_settings(one) == theirs]
-    answers = restricted(same, job.questions, config.sampling.samples)
-    job.answers = dataclasses.replace(answers, model=config.model.label)
+    answers = restricted(same, questions, config.sampling.samples)
+    notes = []
     if best.source == "run":
         other = sorted(differing(mine, theirs) - {"fingerprint"})
         if other:
             shown = ", ".join(f"{key}={theirs.get(key, DEFAULTS.get(key))}" for key in other)
-            job.notes.append(f"the answers that are there were made with {shown}")
+            notes.append(f"the answers that are there were made with {shown}")
         elif isinstance(fingerprint, str) and fingerprint != theirs.get("fingerprint"):
-            job.notes.append("the model's files have changed since these answers were made")
-    return None
+            notes.append("the model's files have changed since these answers were made")
+    return Chosen(dataclasses.replace(answers, model=label), tuple(notes))
 
 
 def restricted(sets: Sequence[AnswerSet], questions: Sequence[Question], samples: int) -> AnswerSet:

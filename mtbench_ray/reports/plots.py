@@ -7,12 +7,10 @@ import itertools
 import math
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mtbench_ray.errors import UserError
-
-if TYPE_CHECKING:
-    from mtbench_ray.reports.curve import Point
+from mtbench_ray.reports.points import Point, short_names
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours of Okabe and Ito (2008) that can be told apart with any kind of colour vision and on
@@ -99,8 +97,6 @@ def _fill(
     figure: Any, points: Sequence[Point], categories: Sequence[str], error: str, *, columns: int
 ) -> None:
     """One panel per category, ``""`` being all of them together; the legend below."""
-    from mtbench_ray.reports.curve import short_names
-
     rows = math.ceil(len(categories) / columns)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     axes = list(grid.flat)
