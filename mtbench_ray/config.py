@@ -165,8 +165,9 @@ class EndpointConfig:
     """Each further wait is so many times the one before it."""
     retry_max_wait_s: float = 60.0
     """No wait between two tries is longer, unless the service asks for it."""
-    adaptive: bool = False
-    """Lower the rate on 429 and raise it again slowly."""
+    adaptive: bool | None = None
+    """Go at the pace that a service permits, learned from its headers and refusals: null, where no
+    limit is stated; true, also halve a stated one on 429; false, never."""
     limit_scope: str = "run"
     """``run``, or ``cluster``: one limiter for all runs on the Ray cluster that this one joins;
     where it joins none, for all of this user's runs on this machine."""

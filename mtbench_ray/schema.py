@@ -52,7 +52,7 @@ class Question:
         group: Unit of coverage and resampling, such as the question itself.
         tags: Free labels.
         context: A conversation history that comes before the first turn.
-        temperature: Sampling temperature of its answers, unless the run has one.
+        temperature: Sampling temperature of its answers, where the item itself has one.
         grading: JSON with whatever its grader needs to know (a rubric, rules to check).
         revision: sha256 of the file that the item came from.
     """

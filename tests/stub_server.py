@@ -20,6 +20,7 @@ import asyncio
 import bisect
 import hashlib
 import json
+import math
 import random
 import threading
 import time
@@ -60,6 +61,10 @@ class Script:
         always: Fault of every call, or of those whose prompt holds ``only``.
         chaos: Share of calls that meet a fault of ``CHAOS``, chosen by ``seed``, prompt and try.
         rpm: Calls admitted in any ``window`` seconds; the others get 429.
+        bucket: Calls a minute of a bucket that holds one second's worth; a refusal says when the
+            next one may come, in whole seconds. After ``bucket_after`` seconds they are
+            ``bucket_then``.
+        limit_headers: Say the limit in each reply's headers.
         reject: Fields refused with 400, and ``system``, the role.
         context: Tokens (4 characters each) of prompt and reply.
         thinking: How the judge thinks: ``field``, ``tags`` or not at all.
@@ -80,6 +85,10 @@ class Script:
     seed: int = 0
     rpm: int = 0
     window: float = 60.0
+    bucket: float = 0.0
+    bucket_after: float = 0.0
+    bucket_then: float = 0.0
+    limit_headers: bool = False
     reject: tuple[str, ...] = ()
     context: int = 0
     thinking: str = ""
@@ -121,6 +130,7 @@ class StubServer:
         self._host = host
         self._keep_bodies = keep_bodies
         self._admitted: deque[float] = deque()
+        self._bucket: tuple[float, float] | None = None
         self._loop = asyncio.new_event_loop()
         self._released = asyncio.Event()
         self._working = asyncio.Semaphore(self.script.capacity or 10_000)
@@ -216,12 +226,29 @@ class StubServer:
             if len(self._admitted) >= script.rpm:
                 return "rpm"
             self._admitted.append(now)
+        if script.bucket and (wait := self._bucket_wait()):
+            return f"rpm;retry-after={math.ceil(wait)}"
         if number <= len(script.first):
             return script.first[number - 1].removeprefix("ok")
         if script.always and script.only in prompt:
             return script.always
         chance = random.Random(f"{script.seed}{digest}{self.seen.tries[digest]}")
         return chance.choice(CHAOS) if chance.random() < script.chaos else ""
+
+    def _permitted(self) -> float:
+        """Calls a minute now."""
+        script, now = self.script, time.monotonic()
+        since = now - self.seen.arrivals[0] if self.seen.arrivals else 0.0
+        return script.bucket_then if 0 < script.bucket_after <= since else script.bucket
+
+    def _bucket_wait(self) -> float:
+        """Takes a call out of the bucket: 0, or the seconds until one is in it."""
+        now, rate = time.monotonic(), self._permitted() / 60
+        most = max(rate, 1.0)
+        held, then = self._bucket or (most, now)
+        held = min(most, held + (now - then) * rate)
+        self._bucket = (held - (held >= 1), now)
+        return 0.0 if held >= 1 else (1 - held) / rate
 
     def _complaint(self, body: dict[str, Any], prompt: str) -> str:
         script = self.script
@@ -267,7 +294,11 @@ class StubServer:
         number = sum(self.seen.good.values())
         self.seen.good[digest] += 1
         data = completion(text, finish, len(prompt) // 4, output, reasoning)
-        return web.json_response(data | {"model": script.served[: number + 1][-1]})
+        headers = {}
+        if script.limit_headers:
+            headers["x-ratelimit-limit-requests"] = f"{self._permitted():.0f}"
+        data["model"] = script.served[: number + 1][-1]
+        return web.json_response(data, headers=headers)
 
     async def _misbehave(
         self, fault: str, request: web.Request, body: dict[str, Any], digest: str

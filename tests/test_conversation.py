@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,16 +128,14 @@ def test_rows_carry_what_was_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("category", "setting", "expected"),
-    [("writing", None, 0.7), ("math", None, 0.0), ("stem", None, 0.1), ("stem", 0.00001, 0.0),
-     ("writing", 0.3, 0.3)],
-)  # fmt: skip
-def test_temperature_by_category_unless_set(
-    category: str, setting: float | None, expected: float
+    ("own", "setting", "expected"),
+    [(None, None, 0.7), (0.0, None, 0.0), (0.1, None, 0.1), (0.1, 0.00001, 0.0), (0.7, 0.3, 0.3)],
+)
+def test_temperature_of_the_question_unless_set(
+    own: float | None, setting: float | None, expected: float
 ) -> None:
-    used = turn_sampling(
-        question(1, category), 1, 0, SamplingConfig(temperature=setting), ModelConfig()
-    )
+    asked = replace(question(1), temperature=own)
+    used = turn_sampling(asked, 1, 0, SamplingConfig(temperature=setting), ModelConfig())
     assert used.temperature == expected
     assert (used.top_p, used.top_k, used.repetition_penalty) == (1.0, -1, 1.0)
 

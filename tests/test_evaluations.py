@@ -47,7 +47,7 @@ def test_a_setting_at_its_default_is_in_no_id():
         evaluation(judge_samples=2),
         evaluation(prompts="rubric5"),
         evaluation(references="r"),
-        evaluation(benchmark="b"),
+        evaluation(benchmark="vicuna"),
         with_judge(evaluation(), temperature=1.0),
         answered(evaluation(), max_tokens=7),
     ],

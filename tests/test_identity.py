@@ -25,7 +25,7 @@ TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 MODEL = ModelConfig(path="org/model")
 ENGINE = EngineConfig()
 SAMPLING = SamplingConfig()
-QUESTION = Question("mt_bench", 120, "math", ("One?", "Two?"))
+QUESTION = Question("mt_bench", 120, "math", ("One?", "Two?"), temperature=0.0)
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_what_changes_an_answer_changes_its_id(other: dict[str, Any]) -> None:
         {"engine": changed(ENGINE, replicas=4, max_num_seqs=2, tensor_parallel=2)},
         {"engine": changed(ENGINE, fake_seconds_per_token=1.0, stall_s=1.0, concurrency=1)},
         {"sampling": changed(SAMPLING, samples=5)},
-        {"sampling": changed(SAMPLING, temperature=0.0)},  # math is greedy anyway
+        {"sampling": changed(SAMPLING, temperature=0.0)},  # the question is greedy anyway
         {"question": changed(QUESTION, references=("r",), tags=("t",), revision="x")},
     ],
 )

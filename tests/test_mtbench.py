@@ -76,12 +76,12 @@ def test_bom_crlf_blank_lines_and_line_separators_are_fine():
 )
 def test_temperature_by_category(category, temperature):
     (question,) = read(lines(row(1, category)))
-    assert question.temperature == temperature
+    assert BENCH.temperature(question) == temperature
 
 
 def test_a_question_may_bring_its_temperature():
     (question,) = read(lines(row(1, required_temperature=0)))
-    assert question.temperature == 0.0
+    assert BENCH.temperature(question) == 0.0
 
 
 def test_a_reference_file_is_shown_in_every_category():
@@ -189,7 +189,7 @@ def test_categories_compare_without_case():
         lines(reference(1, "a", "b")),
     )
     assert [q.category for q in questions] == ["math", "writing", "Cooking", "Cooking"]
-    assert questions[0].temperature == 0.0
+    assert BENCH.temperature(questions[0]) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -415,7 +415,7 @@ def test_what_is_not_to_be_compared_is_said(cli):
     assert "not to be compared: judge stub had other questions" in cli.out
     assert "org/a: its rows are of answers made with different settings" in cli.out
     assert cli.verb("report", "compare", "org/a", "org/b") == 0
-    assert "not to be compared: ratings from 1 to 10 and from 1 to 5" in cli.out
+    assert "not to be compared: scores from 1 to 10 and from 1 to 5" in cli.out
     assert "better" not in cli.out
 
 

@@ -52,7 +52,7 @@ def test_the_parts_are_found_again_in_simulated_verdicts():
     assert found["parts"]["judge"] == pytest.approx(0.5, rel=0.1)
     whole = math.sqrt(sum(part**2 for part in found["parts"].values()))
     assert whole == pytest.approx(found["std"], rel=0.01)
-    assert found["std"] == pytest.approx(statistics.stdev(r.judgment.value for r in rows))
+    assert found["std"] == pytest.approx(statistics.stdev(r.value for r in rows))
     assert found["ci_high"] - found["ci_low"] == pytest.approx(2 * 1.97 * found["sem"], rel=0.1)
 
 

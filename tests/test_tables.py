@@ -11,7 +11,7 @@ NONE = {"mean": None, "ci_low": None, "ci_high": None, "planned": 20, "scored": 
 
 def summary(*models, average=FULL, categories=None):
     return {
-        "mode": "single", "parity": "safe", "notes": [],
+        "benchmark": "mt_bench", "mode": "single", "parity": "safe", "notes": [],
         "results": [
             {
                 "model": model, "judge": "j", "settings": {}, "demo": False,

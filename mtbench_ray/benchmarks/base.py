@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import Grader
+from mtbench_ray.models.sampling import OTHER_TEMPERATURE
 from mtbench_ray.schema import Question, QuestionId
 from mtbench_ray.system.assets import Asset
 
@@ -70,8 +71,6 @@ class Benchmark(ABC):
     ) -> QuestionSet:
         """Parse the text of a question file and of a reference file.
 
-        A question gets its sampling temperature here.
-
         Args:
             questions: Text of the question file.
             references: Text of the user's reference answer file, or None for none.
@@ -82,3 +81,7 @@ class Benchmark(ABC):
         Raises:
             UserError: A line is not a question; the message names file and line.
         """
+
+    def temperature(self, question: Question) -> float:
+        """Sampling temperature of a question's answers, where the run has none of its own."""
+        return OTHER_TEMPERATURE if question.temperature is None else question.temperature

@@ -117,9 +117,6 @@ class MTBench(Benchmark):
             names: File names under ``questions`` and ``references``, for messages.
             official: See :class:`~mtbench_ray.benchmarks.base.Benchmark`.
 
-        Returns:
-            Questions with their own temperature, else FastChat's of their category.
-
         Raises:
             UserError: A row is malformed, an id comes twice, a question has no turn or more than
                 two, or the reference file holds nothing for any question.
@@ -133,6 +130,12 @@ class MTBench(Benchmark):
             known = self._official(texts)
         where = names.get("references", "references")
         return _with_references(rows, references, where, known)
+
+    def temperature(self, question: Question) -> float:
+        """FastChat's temperature by category, unless the question brings its own."""
+        if question.temperature is not None:
+            return question.temperature
+        return _TEMPERATURES.get(question.category, _OTHER_TEMPERATURE)
 
     def _needed(
         self,
@@ -166,13 +169,10 @@ class MTBench(Benchmark):
             row = _question(fields, f"{where} line {line}", self.name, revision)
             question = row.question
             category = spelling.setdefault(question.category.casefold(), question.category)
-            temperature = question.temperature
-            if temperature is None:
-                temperature = _TEMPERATURES.get(category, _OTHER_TEMPERATURE)
             if question.question_id in found:
                 raise UserError(f"{where} line {line}: question {question.question_id} comes twice")
             found[question.question_id] = row._replace(
-                question=dataclasses.replace(question, category=category, temperature=temperature)
+                question=dataclasses.replace(question, category=category)
             )
         return found
 

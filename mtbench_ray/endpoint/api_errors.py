@@ -79,6 +79,7 @@ class Fault(Exception):
         billed: The service may have written a reply that did not arrive.
         param: The request's field that the service itself names as the reason.
         size: What is too large, see :func:`~mtbench_ray.endpoint.sizes.size_kind`.
+        limit: Requests a minute that the service says it permits, None where it does not say.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Fault(Exception):
         self.billed = billed
         self.param = param
         self.size = size
+        self.limit: float | None = None
 
     @property
     def text(self) -> str:

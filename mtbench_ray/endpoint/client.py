@@ -174,7 +174,13 @@ class EndpointClient:
     @property
     def learned(self) -> dict[str, str]:
         """Parameters that were renamed, dropped or merged, for the run record."""
-        return dict(self._dialect.learned)
+        learned = dict(self._dialect.learned)
+        rate = getattr(self._limiter, "learned", None)
+        if rate is not None and rate.per_second is not None:
+            learned["requests_per_minute"] = (
+                f"about {60 * rate.per_second:.0f}, learned; {rate.refusals} calls were refused"
+            )
+        return learned
 
     def cap(self, max_tokens: int) -> int:
         """The cap that is really sent where ``max_tokens`` is wanted: settings and service rule."""
@@ -254,7 +260,7 @@ class EndpointClient:
             stop=lambda state: self._is_spent(call, _fault_of(state)),
             wait=self._wait,
             sleep=self.sleep,
-            before_sleep=self._before_retry,
+            before_sleep=lambda state: self._before_retry(call, state),
             reraise=True,
         )
         return await retrying(self._adjusting, call)
@@ -423,6 +429,8 @@ class EndpointClient:
         self._replied_at, self._refused_since, self._forbidden = time.monotonic(), None, 0
         self._dialect.accepted(call.fields)
         self._limiter.slots.served()
+        if reply.limit:
+            self._limiter.stated(reply.limit)
         if reply.odd_finish:
             name, word = "finish_reason", reply.finish_reason
             self._dialect.learned[name] = f"{word} is unknown, its replies are taken for whole"
@@ -483,12 +491,14 @@ class EndpointClient:
         fault = _fault_of(state)
         return 0.0 if fault.limited or fault.wait is not None else self._backoff(state)
 
-    def _before_retry(self, state: tenacity.RetryCallState) -> None:
+    def _before_retry(self, call: _Call, state: tenacity.RetryCallState) -> None:
         fault = _fault_of(state)
         words = f"{self._transport.where} answered {scrub(fault.text, self._key)}"
         log.debug("%s: try %d again: %s", self.label, state.attempt_number, words)
+        if fault.limit:
+            self._limiter.stated(fault.limit)
         if fault.limited:
-            self._limiter.refused()
+            self._limiter.refused(call.latency_s)
         if fault.limited or fault.wait is not None:
             self._limiter.pause(fault.wait or self._backoff(state), words)
         else:
@@ -537,7 +547,7 @@ class EndpointClient:
         self, call: _Call, status: Status, error: str | None, *, billed: bool = False
     ) -> Completion:
         params = {k: v for k, v in call.fields.items() if k not in _NOT_RECORDED}
-        adjusted, cap = self.learned, _cap_of(call.fields)
+        adjusted, cap = dict(self._dialect.learned), _cap_of(call.fields)
         lowered = 0 < cap < self.cap(call.max_tokens)
         if lowered:
             adjusted["room"] = f"{cap} of {call.max_tokens} new tokens fit into the window"

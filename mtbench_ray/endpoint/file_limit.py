@@ -52,7 +52,7 @@ class FileLimiter:
         self.slots = Slots(config.concurrency, label)
         self._requests = config.requests_per_minute
         self._tokens = config.tokens_per_minute
-        self._adaptive = config.adaptive
+        self._adaptive = bool(config.adaptive)
         self._label = label
         self._file = folder / f"{name}.json"
         self._lock = filelock.FileLock(folder / f"{name}.lock", thread_local=False)
@@ -85,7 +85,10 @@ class FileLimiter:
 
         self._later(change)
 
-    def refused(self) -> None:
+    def stated(self, per_minute: float) -> None:
+        """What a service says of its limits is for runs that share none."""
+
+    def refused(self, age_s: float) -> None:
         """Say that a call met 429."""
 
         def change(state: dict[str, float]) -> None:

@@ -18,11 +18,16 @@ from typing import Protocol
 
 from aiolimiter import AsyncLimiter
 
+from mtbench_ray.endpoint.learned_rate import LearnedRate
+
 log = logging.getLogger(__name__)
 
 _WINDOW_S = 60.0
 _NETWORK_JITTER_S = 0.3
 """A call may take this much longer to arrive than a later one, and no window is exceeded."""
+_SPREAD = 1.01
+"""Requests are spread over so much more than a minute: a service's bucket may hold no more than a
+second's worth, and one that comes a moment early is refused."""
 _LATE_WAKE_S = 0.1
 """An event loop that wakes so late loses no throughput."""
 _TOKEN_BURST = 0.02
@@ -33,6 +38,10 @@ _RECOVERY_S = 10.0
 """Adaptive mode: seconds from one step back up to the next."""
 _RECOVERY_STEP = 0.05
 """Adaptive mode: the size of such a step, as a share of the full rate."""
+
+
+_WIDER, _WIDEST = 0.99, 0.95
+"""Share of a stated limit after a refusal, and after many."""
 
 
 class Slots:
@@ -127,8 +136,12 @@ class RateLimiter(Protocol):
         """Let no call leave for so long."""
         ...
 
-    def refused(self) -> None:
-        """Say that a call met 429."""
+    def refused(self, age_s: float) -> None:
+        """Say that a call met 429 which left so many seconds ago."""
+        ...
+
+    def stated(self, per_minute: float) -> None:
+        """Say how many requests a minute the service says it permits."""
         ...
 
 
@@ -172,11 +185,12 @@ class _Bucket:
     def _request_rate(self) -> tuple[float, float]:
         """Burst, and requests a second, such that limit + 1 requests span more than a window.
 
-        n + 1 requests through a bucket take at least (n + 1 - burst) / rate seconds.
+        n + 1 requests through a bucket take at least (n + 1 - burst) / rate seconds. Up to one a
+        second nothing is made up for: such a service may hold no more than one call's worth.
         """
         limit = self.per_minute * self.factor
-        burst = 1 + limit * _LATE_WAKE_S / _WINDOW_S
-        return burst, (limit + 1 - burst) / (_WINDOW_S + _NETWORK_JITTER_S)
+        burst = 1 + max(limit / _WINDOW_S - 1, 0) * _LATE_WAKE_S
+        return burst, (limit + 1 - burst) / (_SPREAD * _WINDOW_S + _NETWORK_JITTER_S)
 
     def _token_rate(self) -> tuple[float, float]:
         """Burst, and tokens a second.
@@ -199,7 +213,8 @@ class Limiter:
         requests_per_minute: None is no limit. No 60 s window holds more.
         tokens_per_minute: Prompt and completion; None is no limit.
         concurrency: Calls in flight at most.
-        adaptive: Halve the rate on 429, raise it again by 5% of itself every 10 s.
+        adaptive: Halve a stated rate on 429, raise it again by 5% of itself every 10 s.
+        learned: What is learned where no rate is stated; None learns nothing.
         label: Begins log lines.
     """
 
@@ -210,7 +225,10 @@ class Limiter:
         concurrency: int,
         adaptive: bool = False,
         label: str = "endpoint",
+        learned: LearnedRate | None = None,
     ) -> None:
+        self.learned = learned if requests_per_minute is None else None
+        self._turn = asyncio.Lock()
         self._requests = _Bucket(requests_per_minute, tokens=False) if requests_per_minute else None
         self._tokens = _Bucket(tokens_per_minute, tokens=True) if tokens_per_minute else None
         self.slots = Slots(concurrency, label)
@@ -220,7 +238,6 @@ class Limiter:
         self._unused = True
         self._paused_until = 0.0
         self._slowed_at = 0.0
-        self._recent: deque[float] = deque()
 
     async def acquire(self, tokens: int) -> None:
         """Wait until one call of about so many tokens may leave.
@@ -243,13 +260,13 @@ class Limiter:
         while True:
             await self._wait_out_pause()
             if self._requests is None:
+                if self.learned is not None:
+                    await self._learned_turn(self.learned)
                 break
             self._recover()
             await self._requests.acquire(1)
             if time.monotonic() >= self._paused_until:
                 break
-        if self._adaptive:
-            self._note_call()
 
     async def _wait_out_pause(self) -> None:
         while (left := self._paused_until - time.monotonic()) > 0:
@@ -271,13 +288,35 @@ class Limiter:
             log.warning("%s: all calls wait %.1f s: %s", self._label, seconds, reason)
         self._paused_until = now + seconds
 
-    def refused(self) -> None:
-        """Say that a call met 429: adaptive mode halves the rate, once for one bunch."""
+    async def _learned_turn(self, learned: LearnedRate) -> None:
+        """Leave at the learned rate, in order of arrival."""
+        async with self._turn:
+            while True:
+                await self._wait_out_pause()
+                delay = learned.delay(time.monotonic())
+                if delay <= 0:
+                    break
+                await asyncio.sleep(delay)
+            learned.sent(time.monotonic())
+
+    def stated(self, per_minute: float) -> None:
+        """Say how many requests a minute the service says it permits."""
+        if self.learned is not None and self.learned.stated(per_minute):
+            log.warning("%s: the service permits %g calls a minute", self._label, per_minute)
+
+    def refused(self, age_s: float) -> None:
+        """Say that a call met 429: a stated rate is a little lower then, or halved (adaptive)."""
         now = time.monotonic()
-        if not self._adaptive or now - self._slowed_at < 1.0:
+        if self.learned is not None:
+            if self.learned.refused(now, now - age_s) and self.learned.refusals == 1:
+                log.warning("%s: refused, going on at the pace that it permits", self._label)
             return
-        if self._requests is None:
-            self._requests = _Bucket(self._observed_per_minute(now), tokens=False)
+        if self._requests is None or now - self._slowed_at < 1.0:
+            return
+        if not self._adaptive:
+            # A stated limit holds; a service whose bucket holds a single call wants a wider berth.
+            self._requests.factor = max(self._requests.factor * _WIDER, _WIDEST)
+            return
         self._slowed_at = now
         self._requests.factor = max(self._requests.factor / 2, _SLOWEST)
         rate = self._requests.per_minute * self._requests.factor
@@ -290,15 +329,3 @@ class Limiter:
         if now - self._slowed_at >= _RECOVERY_S:
             self._slowed_at = now
             self._requests.factor = min(self._requests.factor + _RECOVERY_STEP, 1.0)
-
-    def _note_call(self) -> None:
-        now = time.monotonic()
-        self._recent.append(now)
-        while now - self._recent[0] > _WINDOW_S:
-            self._recent.popleft()
-
-    def _observed_per_minute(self, now: float) -> float:
-        """The rate so far, for a service whose limit nobody told us."""
-        if not self._recent:
-            return _WINDOW_S
-        return len(self._recent) * _WINDOW_S / max(now - self._recent[0], 1.0)

@@ -44,6 +44,7 @@ class Reply:
         system_fingerprint: The service's own name for the version that answered.
         odd_finish: The finish reason is none that is known.
         logprobs: JSON of the choice's log-probabilities; empty where there are none.
+        limit: Requests a minute that the service says it permits.
     """
 
     status: Status
@@ -57,6 +58,7 @@ class Reply:
     system_fingerprint: str = ""
     odd_finish: bool = False
     logprobs: str = ""
+    limit: float | None = None
 
 
 def read_reply(body: str) -> Reply:

@@ -14,9 +14,10 @@ import weakref
 from dataclasses import replace
 from typing import Any
 
-from mtbench_ray.config import EndpointConfig
+from mtbench_ray.config import EndpointConfig, JudgeConfig
 from mtbench_ray.endpoint.file_limit import FileLimiter
-from mtbench_ray.endpoint.keys import fingerprint
+from mtbench_ray.endpoint.keys import fingerprint, is_loopback
+from mtbench_ray.endpoint.learned_rate import LearnedRate
 from mtbench_ray.endpoint.rate_limit import Limiter, RateLimiter, Slots
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import content_id
@@ -24,7 +25,7 @@ from mtbench_ray.schema import content_id
 NAMESPACE = "mtbench_ray"
 _IDLE_S = 600.0
 
-_Limits = tuple[float | None, float | None, bool]
+_Limits = tuple[float | None, float | None, bool | None]
 """Requests and tokens a minute, adaptive."""
 
 
@@ -78,9 +79,21 @@ def make_limiter(
         config.requests_per_minute,
         config.tokens_per_minute,
         config.concurrency,
-        config.adaptive,
+        bool(config.adaptive),
         label,
+        _learned(config),
     )
+
+
+def _learned(config: EndpointConfig) -> LearnedRate | None:
+    """What learns the limit of a service: not of a server of the run's own, which has none.
+
+    A judge of somebody else's begins gently. Answers take long, and begin at once: most servers of
+    them have no limit.
+    """
+    if config.adaptive is False or getattr(config, "kind", "openai") != "openai":
+        return None
+    return LearnedRate(gentle=isinstance(config, JudgeConfig) and not is_loopback(config.base_url))
 
 
 def _check(config: EndpointConfig, label: str) -> None:
@@ -174,9 +187,13 @@ class ClusterLimiter:
         """Let no call of any run leave for so long."""
         self._actor.pause.remote(seconds, reason)
 
-    def refused(self) -> None:
+    def refused(self, age_s: float) -> None:
         """Say that a call met 429."""
-        self._actor.refused.remote()
+        self._actor.refused.remote(age_s)
+
+    def stated(self, per_minute: float) -> None:
+        """Say how many requests a minute the service says it permits."""
+        self._actor.stated.remote(per_minute)
 
 
 class _LimiterActor:
@@ -212,8 +229,11 @@ class _LimiterActor:
     async def pause(self, seconds: float, reason: str) -> None:
         self._limiter.pause(seconds, reason)
 
-    async def refused(self) -> None:
-        self._limiter.refused()
+    async def refused(self, age_s: float) -> None:
+        self._limiter.refused(age_s)
+
+    async def stated(self, per_minute: float) -> None:
+        self._limiter.stated(per_minute)
 
     async def end(self) -> None:
         import ray
@@ -231,4 +251,5 @@ class _LimiterActor:
 
 def _limiter(limits: _Limits, label: str) -> Limiter:
     requests, tokens, adaptive = limits
-    return Limiter(requests, tokens, 1, adaptive, label)
+    learned = LearnedRate(gentle=True) if adaptive is not False else None
+    return Limiter(requests, tokens, 1, bool(adaptive), label, learned)

@@ -6,12 +6,13 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mtbench_ray.config import EndpointConfig, EngineConfig
 from mtbench_ray.endpoint.api_errors import Fault, http_fault
 from mtbench_ray.endpoint.keys import display_host, is_loopback
+from mtbench_ray.endpoint.learned_rate import stated_limit
 from mtbench_ray.endpoint.reply import Reply, read_reply
 from mtbench_ray.errors import UserError
 
@@ -128,13 +129,16 @@ class Transport:
                 raw = await replica.client.chat.completions.with_raw_response.create(
                     model=fields["model"], messages=[], extra_body=fields
                 )
-            return read_reply(_text(raw.http_response))
+            reply = read_reply(_text(raw.http_response))
+            return replace(reply, limit=stated_limit(raw.http_response.headers))
         except (TimeoutError, openai.APITimeoutError):
             words = f"no reply in {self._config.timeout_s:g} s"
             raise Fault("timeout", words, retry=True, billed=True) from None
         except openai.APIStatusError as error:
             headers, text = error.response.headers, error.response.text
-            raise http_fault(error.status_code, headers, text, time.time()) from None
+            fault = http_fault(error.status_code, headers, text, time.time())
+            fault.limit = stated_limit(headers)
+            raise fault from None
         except openai.APIConnectionError as error:
             replica.resting_until = time.monotonic() + _REPLICA_REST_S
             cause = error.__cause__

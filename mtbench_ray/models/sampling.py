@@ -37,7 +37,7 @@ GREEDY_BELOW = 1e-4
 def effective_temperature(question: Question, sampling: SamplingConfig) -> float:
     """The temperature of a question's answers.
 
-    The run's own setting comes first, then the question's (which its benchmark fills in).
+    The run's own setting comes first, then the question's, which planning takes from its benchmark.
     """
     temperature = sampling.temperature
     if temperature is None:

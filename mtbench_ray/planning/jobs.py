@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mtbench_ray.benchmarks import grader_of
+from mtbench_ray.benchmarks import get_benchmark, grader_of
 from mtbench_ray.config import ModelConfig, RunConfig, science
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import Grader
@@ -126,7 +126,11 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
             loading = load_data(config)
             data[source] = (loading, workspace.save_data(loading.data))
         (loaded, faults, remarks), data_name = data[source]
-        questions = choose(config, loaded.questions)
+        benchmark = get_benchmark(loaded.name)
+        questions = tuple(
+            dataclasses.replace(question, temperature=benchmark.temperature(question))
+            for question in choose(config, loaded.questions)
+        )
         for question in questions:
             if question.question_id in faults:
                 raise faults[question.question_id]

@@ -19,6 +19,7 @@ from mtbench_ray.judges.base import Column, Grader
 from mtbench_ray.planning.evaluations import named
 from mtbench_ray.reports import spread
 from mtbench_ray.reports.summary import Summary
+from mtbench_ray.schema import ANSWERS_ONLY
 
 LONG_PREFIX = 16
 """Characters of a shared folder from which on it is shown only once."""
@@ -206,6 +207,9 @@ def _best_first(value: float | None) -> float:
 
 def _notes(summary: Summary) -> list[str]:
     notes, results = [label(note) for note in summary["notes"]], summary["results"]
+    headline = ""
+    if summary["mode"] != ANSWERS_ONLY:
+        headline = grader_of(summary["benchmark"], summary["mode"]).headline.key
     if any(result["demo"] and result["judge"] for result in results):
         notes.append("demo judge: not comparable")
     why: Counter[str] = Counter()
@@ -217,7 +221,10 @@ def _notes(summary: Summary) -> list[str]:
         for text, count in result.get("answers", {}).get("errors", {}).items():
             shown = f"{result['model']} failed: {text}"
             why[first.setdefault(f"{result['model']} failed: {_alike(text)}", shown)] = count
-        for reason, count in _failed(result).items():
+        total = result.get(headline)
+        for reason, count in (
+            (total if isinstance(total, dict) else result).get("failed", {}).items()
+        ):
             if ":" in reason:
                 why[first.setdefault(_alike(reason), reason)] += count
     # Without counts, which stand in the table: a failed comparison is one of both its models.
@@ -225,14 +232,6 @@ def _notes(summary: Summary) -> list[str]:
     if len(why) > _REASONS:
         notes.append(f"and {len(why) - _REASONS} more reasons, in summary.json")
     return notes
-
-
-def _failed(result: dict[str, Any]) -> dict[str, int]:
-    """Why verdicts of the headline failed: of the largest coverage that the result has."""
-    parts = [result, *(value for value in result.values() if isinstance(value, dict))]
-    counted = [part for part in parts if "planned" in part and "failed" in part]
-    judged = [part for part in counted if "mean" in part or part is result]
-    return max(judged, key=lambda part: part["planned"])["failed"] if judged else {}
 
 
 def _alike(reason: str) -> str:

@@ -1,6 +1,6 @@
 """How much of a judge's permitted rate the judge stage uses. Prints ratios; 1 is what is possible.
 
-    python tests/bench/judge_speed.py               all cases in full, about six minutes
+    python tests/bench/judge_speed.py               all cases in full, about fifteen minutes
     python tests/bench/judge_speed.py --scale 0.25  a quarter of the judgments
     python tests/bench/judge_speed.py --only free   one case
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray.config import JudgeConfig
-from mtbench_ray.judges.base import Reading
+from mtbench_ray.judges.base import Reading, Reply
 from mtbench_ray.judges.parse import parse_rating
 from mtbench_ray.judges.stage import JudgeStage
 from mtbench_ray.schema import Judgment, Message, Request
@@ -37,9 +37,32 @@ class Case:
     judgments: int
     rpm: int
     concurrency: int
+    stated: bool = True
+    flags: tuple[str, ...] = ()
+    least_s: float = 0.0
+
+
+def bucket(
+    rpm: int, judgments: int, *flags: str, stated: bool = False, least_s: float = 0.0
+) -> Case:
+    """A service whose bucket holds one second's worth, and whose limit nobody stated.
+
+    Args:
+        least_s: Seconds that the limit dictates, where it changes.
+    """
+    rpm_flags = ("--bucket", str(rpm), *flags)
+    return Case(2.0, judgments, rpm, 128, stated, rpm_flags, least_s)
 
 
 CASES = {
+    "bucket60": bucket(60, 160, stated=True),
+    "bucket300": bucket(300, 160, stated=True),
+    "unstated60": bucket(60, 160),
+    "unstated300": bucket(300, 160),
+    "headers60": bucket(60, 160, "--limit-headers", "1"),
+    "headers300": bucket(300, 160, "--limit-headers", "1"),
+    # 20 s at 300 a minute, then a third.
+    "falls": bucket(300, 200, "--bucket-after", "20", "--bucket-then", "100", least_s=82.0),
     "rpm600": Case(latency=2.0, judgments=1600, rpm=600, concurrency=64),
     "rpm60": Case(latency=2.0, judgments=160, rpm=60, concurrency=64),
     "free": Case(latency=0.5, judgments=4000, rpm=0, concurrency=256),
@@ -60,7 +83,7 @@ def main() -> None:
 
 def run(name: str, case: Case, judgments: int) -> None:
     """One case; prints its figures."""
-    flags = ["--latency", str(case.latency), "--rpm", str(case.rpm)]
+    flags = ["--latency", str(case.latency), *(case.flags or ["--rpm", str(case.rpm)])]
     server = subprocess.Popen(
         [sys.executable, str(STUB), *flags], stdout=subprocess.PIPE, text=True
     )
@@ -77,13 +100,15 @@ def run(name: str, case: Case, judgments: int) -> None:
     print(f"{name}: {scored} of {judgments} scored in {seconds:.1f} s, {stats['calls']} calls")
     if case.rpm:
         permitted = case.rpm / 60
+        least = case.least_s or judgments / permitted
         # The first call goes alone until its reply shows which parameters the model takes.
         then = stats["arrivals"][1:]
         rate = (len(then) - 1) / (then[-1] - then[0])
         print(f"  rate after the first call / permitted   {rate / permitted:.3f}")
-        print(f"  time / time that the limit dictates     {seconds * permitted / judgments:.3f}")
+        print(f"  time / time that the limit dictates     {seconds / least:.3f}")
         print(f"  most calls in 60 s / limit              {stats['busiest_window'] / case.rpm:.3f}")
-        print(f"  refused / calls                         {stats['refused'] / stats['calls']:.3f}")
+        print(f"  refused / calls                         {stats['refused'] / stats['calls']:.3f}"
+              f"  ({stats['refused']})")  # fmt: skip
     else:
         per_second = judgments / seconds
         possible = case.concurrency / case.latency
@@ -99,7 +124,7 @@ def judge(url: str, case: Case, judgments: int) -> tuple[float, list[Judgment]]:
         base_url=url,
         model="stub",
         concurrency=case.concurrency,
-        requests_per_minute=case.rpm or None,
+        requests_per_minute=(case.rpm or None) if case.stated else None,
     )
     stage = JudgeStage(config, key=None, read=read, emit=rows.append)
     stage.begin()
@@ -127,9 +152,9 @@ def request(number: int) -> Request:
     )
 
 
-def read(_: Request, text: str, finish_reason: str | None) -> Reading:
+def read(_: Request, reply: Reply) -> Reading:
     """The rating, as in single mode."""
-    found = parse_rating(text, finish_reason)
+    found = parse_rating(reply.text, reply.finish_reason)
     if not isinstance(found.value, float):
         return Reading(None, None, "unparsed", found.reason)
     return Reading(found.label, found.value, "ok")
