@@ -413,6 +413,11 @@ class Score:
     benchmark: str = ""
     step: float | None = None
 
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """What of an evaluation it is a score of."""
+        return self.metric, self.dimension, self.name
+
 
 @dataclass(frozen=True, slots=True)
 class EngineEvent:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from verdicts import judged, prompt_file, slot, view
 
 from mtbench_ray.config import JudgeConfig
-from mtbench_ray.judges.outcomes import outcome, read_again
+from mtbench_ray.judges.base import Reading
+from mtbench_ray.judges.outcomes import outcome, read_again, sound
 from mtbench_ray.judges.parse import format_examples, parse_rating, parse_winner
 from mtbench_ray.judges.prompts import load_prompts
 from mtbench_ray.schema import Judgment
@@ -242,3 +243,22 @@ def test_json_replies_are_read():
     for reply in ({"reason": "good", "rating": "[[7]]"}, {"Rating": "[[7]]", "sure": "[[1]]"}):
         assert parse_rating(json.dumps(reply)).value == 7
         assert parse_rating(json.dumps(reply, indent=2)).value == 7
+
+
+@pytest.mark.parametrize("status", ["refused", "error", "context_overflow"])
+def test_what_a_refusal_quotes_never_counts(status):
+    usual = view(prompts=load_prompts("own", prompt_file()))
+    row = dataclasses.replace(
+        stored("Rating: [[7]] but the", "content_filter"), status=status, value=None
+    )
+    assert read_again(usual, row).value is None
+    assert outcome(usual, slot(), row, "").reason == "content_filter"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
+def test_a_reading_without_a_number_is_no_score(value):
+    found = sound(Reading("x", value, "ok"))
+    assert (found.value, found.status, found.reason) == (None, "unparsed", "no_value")
+    assert sound(Reading("7", 7.0, "unparsed", "odd")).value is None
+    good = Reading("7", 7.0, "ok")
+    assert sound(good) is good

@@ -11,9 +11,17 @@ import pytest
 
 from mtbench_ray import benchmarks
 from mtbench_ray.cli.main import main
+from mtbench_ray.errors import UserError
+from mtbench_ray.judges.base import Column
 
 TOY = Path(__file__).with_name("toy")
 WEIGHTS = {"length": 1.0, "word": 3.0}
+
+
+def forget():
+    """Look for entry points again."""
+    benchmarks.benchmarks.cache_clear()
+    benchmarks._registered.cache_clear()
 
 
 @pytest.fixture
@@ -21,7 +29,7 @@ def toy(tmp_path, monkeypatch, capsys):
     """The command line with the toy's package on the path, as if it were installed."""
     monkeypatch.syspath_prepend(str(TOY))
     monkeypatch.setenv("MTBENCH_RAY_CACHE", str(tmp_path / "cache"))
-    benchmarks.benchmarks.cache_clear()
+    forget()
     workspace = tmp_path / "work"
 
     def run(*args):
@@ -31,7 +39,7 @@ def toy(tmp_path, monkeypatch, capsys):
 
     run.workspace = workspace
     yield run
-    benchmarks.benchmarks.cache_clear()
+    forget()
     sys.modules.pop("toy_benchmark", None)
 
 
@@ -136,7 +144,7 @@ def test_the_scores_are_those_of_an_independent_computation(toy):
 def test_a_report_without_its_package_leaves_it_out_and_says_so(toy, monkeypatch, caplog):
     assert toy("model=org/a", *RUN) == 0
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(TOY)])
-    benchmarks.benchmarks.cache_clear()
+    forget()
     assert toy("report") == 2
     assert "unknown benchmark 'toy'" in caplog.text + toy.err
 
@@ -148,6 +156,31 @@ def test_a_broken_plug_in_is_named(toy, monkeypatch, tmp_path):
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-benchmark\nVersion: 1\n")
     (folder / "entry_points.txt").write_text("[mtbench_ray.benchmarks]\nbad = not_there:X\n")
     monkeypatch.syspath_prepend(str(broken))
-    benchmarks.benchmarks.cache_clear()
-    assert toy("model=org/a", *RUN) == 2
-    assert "the benchmark bad (not_there:X) cannot be loaded" in toy.err
+    forget()
+    assert toy("model=org/a", *RUN) == 0, "the others are not harmed"
+    assert toy("model=org/a", "engine=fake", "benchmark=bad") == 2
+    assert "bad" in toy.err
+    with pytest.raises(UserError, match=r"the benchmark bad \(not_there:X\) cannot be loaded"):
+        benchmarks.get_benchmark("bad")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda grader: setattr(grader, "columns", ()), "must be the headline"),
+        (lambda grader: setattr(grader, "columns", (*grader.columns, grader.columns[0])),
+         "must be the headline"),
+        (lambda grader: setattr(grader, "columns", (Column("answers", "", "kept", headline=True),)),
+         "double or reserved"),
+    ],
+)  # fmt: skip
+def test_columns_that_reports_could_not_show_are_refused(toy, change, words):
+    one = benchmarks.get_benchmark("toy")
+    (grader,) = one.graders
+    before = grader.columns
+    try:
+        change(grader)
+        with pytest.raises(UserError, match=words):
+            benchmarks.check(one, "toy")
+    finally:
+        grader.columns = before

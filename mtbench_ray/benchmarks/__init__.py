@@ -25,40 +25,78 @@ ENTRY_POINTS = "mtbench_ray.benchmarks"
 """Group of the entry points of other packages, each the name of a Benchmark."""
 
 
+_RESERVED = frozenset(
+    {"id", "benchmark", "model", "judge", "settings", "baseline", "truncated", "answers", "demo",
+     "output_tokens_per_s", "error", "complete", "n", "ci_low", "ci_high", "planned", "failed"}
+)  # fmt: skip
+"""Keys of a result in ``summary.json`` that are no column's."""
+
+
 @cache
 def benchmarks() -> dict[str, Benchmark]:
     """All benchmarks by name: those of this package, then those of others that are installed.
 
-    Raises:
-        UserError: An entry point cannot be loaded, or is none.
+    One that cannot be used is left out; :func:`get_benchmark` says why when it is asked for.
     """
-    found = {one.name: one for one in _OURS}
+    return {name: one for name, one in _registered().items() if isinstance(one, Benchmark)}
+
+
+@cache
+def _registered() -> dict[str, Benchmark | UserError]:
+    found: dict[str, Benchmark | UserError] = {one.name: one for one in _OURS}
     for entry in entry_points(group=ENTRY_POINTS):
+        where = f"the benchmark {entry.name} ({entry.value})"
         try:
             one = entry.load()
+            check(one, where)
+        except UserError as error:
+            found.setdefault(entry.name, error)
+            continue
         except Exception as error:
-            raise UserError(
-                f"the benchmark {entry.name} ({entry.value}) cannot be loaded: {error}",
-                "uninstall its package, or repair it",
-            ) from error
-        if not isinstance(one, Benchmark):
-            raise UserError(f"{entry.value} is not a benchmark", "it must be a Benchmark instance")
+            hint = "uninstall its package, or repair it"
+            found.setdefault(entry.name, UserError(f"{where} cannot be loaded: {error}", hint))
+            continue
         if one.name in found:
-            raise UserError(f"two benchmarks are called {one.name}", "uninstall one's package")
-        found[one.name] = one
+            found[one.name] = UserError(
+                f"two benchmarks are called {one.name}", f"uninstall the package of {entry.value}"
+            )
+        else:
+            found[one.name] = one
     return found
+
+
+def check(benchmark: object, where: str) -> None:
+    """Check what another package registers.
+
+    Raises:
+        UserError: It is no benchmark, or reports could not show it.
+    """
+    if not isinstance(benchmark, Benchmark):
+        raise UserError(f"{where} is not a benchmark", "it must be a Benchmark instance")
+    names = [grader.name for grader in benchmark.graders]
+    if not names or len(set(names)) < len(names):
+        raise UserError(f"{where} needs graders with names of their own")
+    for grader in benchmark.graders:
+        keys = [column.key for column in grader.columns]
+        if sum(column.headline for column in grader.columns) != 1:
+            raise UserError(f"{where}: one column of {grader.name} must be the headline")
+        if len(set(keys)) < len(keys) or _RESERVED & set(keys):
+            raise UserError(f"{where}: column keys of {grader.name} are double or reserved: {keys}")
 
 
 def get_benchmark(name: str) -> Benchmark:
     """The benchmark registered as ``name``.
 
     Raises:
-        UserError: There is none; the hint is the nearest name.
+        UserError: There is none, with the nearest name as hint; or it cannot be used.
     """
-    known = benchmarks()
+    known = _registered()
     if name not in known:
         raise unknown_name("benchmark", name, known)
-    return known[name]
+    found = known[name]
+    if isinstance(found, UserError):
+        raise found
+    return found
 
 
 def grader_of(benchmark: str, mode: str) -> Grader:

@@ -17,6 +17,7 @@ from mtbench_ray.errors import EndpointStopped
 from mtbench_ray.judges.base import Reply
 from mtbench_ray.judges.budget import Budget
 from mtbench_ray.judges.judge_prompt import EXPLANATION_CHARS
+from mtbench_ray.judges.outcomes import sound
 from mtbench_ray.schema import Judgment, Request, Status, canonical
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Asker:
         """The judgment of a check: its verdict is in the answer, and nothing is called."""
         began = time.monotonic()
         # In a thread: a check may take long, and the loop serves others.
-        found = await asyncio.to_thread(self.read, request, Reply())
+        found = sound(await asyncio.to_thread(self.read, request, Reply()))
         done = Completion("ok", latency_s=time.monotonic() - began, started=time.time())
         judgment = self._row(request, done, _Total())
         return dataclasses.replace(
@@ -261,7 +262,8 @@ class Asker:
         status: Status | str = done.status
         error = done.error
         if done.status not in ("error", "refused", "context_overflow"):
-            reading = self.read(request, Reply(done.text, done.finish_reason, done.logprobs))
+            reply = Reply(done.text, done.finish_reason, done.logprobs)
+            reading = sound(self.read(request, reply))
             label, value, status = reading.label, reading.value, reading.status
             error = reading.reason or None
             if status != "ok" and done.status in ("truncated", "empty"):

@@ -130,7 +130,11 @@ def judgment_id(
 
 
 def prompt_id(
-    messages: Sequence[Message], judge: JudgeConfig, prompt: JudgePrompt, slot: Slot
+    messages: Sequence[Message],
+    judge: JudgeConfig,
+    prompt: JudgePrompt,
+    slot: Slot,
+    **more: Any,
 ) -> str:
     """:func:`judgment_id` of a call that shows a judge prompt."""
     return judgment_id(
@@ -140,6 +144,7 @@ def prompt_id(
         prompt=prompt.name,
         family=prompt.role.family,
         verdict=[prompt.verdict, *map(float, prompt.scale)],
+        **more,
     )
 
 
@@ -185,6 +190,7 @@ def check_request(slot: Slot, view: EvaluationView) -> Request:
             "mode": view.grader.name,
             "answers": [[view.content(one, turn) for turn in turns] for one in slot.answer_ids],
             "turns": list(question.turns),
+            "context": [[message.role, message.content] for message in question.context],
             "grading": question.grading,
             "references": list(question.references),
             "turn": slot.turn,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
-from mtbench_ray.judges.base import EvaluationView, Reply, Turns
+from mtbench_ray.judges.base import EvaluationView, Reading, Reply, Turns
 from mtbench_ray.schema import ANSWERED, Judgment, Outcome, Slot
+
+_FAILED = frozenset({"error", "refused", "context_overflow"})
+"""Statuses of judgments without a reply that could be read."""
 
 
 def failed_reason(slot: Slot, turns: Turns) -> str | None:
@@ -50,11 +54,24 @@ def outcome(view: EvaluationView, slot: Slot, judgment: Judgment | None, reason:
 
 def read_again(view: EvaluationView, judgment: Judgment) -> Judgment:
     """A stored judgment as it is read today: its text is kept, so other tags cost no call."""
-    # A call that failed has no text; imported scores may come without one.
-    if not judgment.text or (view.parity != "fastchat" and judgment.source == "import"):
+    # A call that failed has no text to read, or one that counts for nothing (a refusal's); imported
+    # scores may come without one.
+    if (
+        not judgment.text
+        or judgment.status in _FAILED
+        or (view.parity != "fastchat" and judgment.source == "import")
+    ):
         return judgment
     reply = Reply(judgment.text, judgment.finish_reason, judgment.logprobs)
-    read = view.grader.read(judgment, view, reply)
+    read = sound(view.grader.read(judgment, view, reply))
     return dataclasses.replace(
         judgment, label=read.label, value=read.value, status=read.status, error=read.reason or None
     )
+
+
+def sound(reading: Reading) -> Reading:
+    """A reading whose status is ok exactly where its value is a number, whatever a grader says."""
+    good = reading.value is not None and math.isfinite(reading.value)
+    if good == (reading.status == "ok"):
+        return reading if good else dataclasses.replace(reading, label=None, value=None)
+    return Reading(None, None, "unparsed", reading.reason or "no_value")

@@ -81,9 +81,9 @@ class PairTally:
     def figures(self) -> tuple[tuple[str, float | None], ...]:
         """All but the adjusted win rate, by metric."""
         return (
-            ("win", float(self.win)),
-            ("loss", float(self.loss)),
-            ("tie", float(self.tie)),
+            ("win", float(self.win) if self.n else None),
+            ("loss", float(self.loss) if self.n else None),
+            ("tie", float(self.tie) if self.n else None),
             ("win_rate", self.win_rate),
             ("loss_rate", self.loss_rate),
             ("inconsistent", self.inconsistent_rate),

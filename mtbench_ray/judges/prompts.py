@@ -150,6 +150,7 @@ class PromptSet:
         raise UserError(f"the judge prompts {self.name!r} have no {role}")
 
 
+@lru_cache(maxsize=8)
 def load_prompts(name: str, text: str) -> PromptSet:
     """Read a prompt file.
 

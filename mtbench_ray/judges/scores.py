@@ -30,7 +30,8 @@ def weighted_items(outcomes: Sequence[Outcome]) -> list[Item]:
     groups: dict[Hashable, list[Outcome]] = {}
     for one in outcomes:
         slot = one.slot
-        key = (slot.model, slot.answer_ids, slot.question_id, slot.turn, slot.judge_sample)
+        key = (slot.model, slot.answer_ids, slot.question_id, slot.turn, slot.order,
+               slot.judge_sample)  # fmt: skip
         groups.setdefault(key, []).append(one)
     items = []
     for group in groups.values():

@@ -120,7 +120,7 @@ def grader_settings(row: Evaluation) -> dict[str, Any]:
         return {"judge.model": row.judge, "source": "import"}
     judge = judge_of(row)
     if judge.kind == "none":  # rules, that no setting changes
-        return {"checker": row.judge}
+        return {"checker": row.judge, "references": row.references}
     found = {f"judge.{name}": value for name, value in science(judge).items()}
     if judge.kind == "local":
         found |= {f"judge.{name}": value for name, value in judge.server_science.items()}

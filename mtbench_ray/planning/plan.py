@@ -31,6 +31,7 @@ from mtbench_ray.schema import (
     Request,
     Slot,
     Turn,
+    canonical,
     text_hash,
 )
 
@@ -88,6 +89,14 @@ def counts(view: EvaluationView, judgment: Judgment | None) -> bool:
 def render(view: EvaluationView, slot: Slot) -> Request:
     """The request of a slot whose answers are there."""
     request = view.grader.grade(slot, view)
+    if request.params != "{}" or request.want not in ("text", "check"):
+        # What is sent or read in another way is another verdict, also of a grader that forgets it.
+        more = canonical([request.params, request.want])
+        request = dataclasses.replace(
+            request,
+            judgment_id=text_hash(more + request.judgment_id),
+            match_id=text_hash(more + request.match_id),
+        )
     if view.salt:  # fresh=true: judged again although the texts may be the same
         request = dataclasses.replace(
             request,
@@ -210,6 +219,7 @@ class Board:
         self.named: dict[str, WantedVerdict] = {}
         self._waiting: dict[str, list[WantedVerdict]] = {}
         for one in (one for wanted in self.verdicts for one in wanted):
+            assert one.slot.weight > 0, "a verdict without weight is none"
             for answer in dict.fromkeys(one.slot.answer_ids):
                 self._waiting.setdefault(answer, []).append(one)
 

@@ -76,7 +76,13 @@ def _evaluation(job: Job, opponent: AnswerSet | None) -> Evaluation:
             )
             for one, mine in zip((answers, opponent), pair, strict=True)
         )
-    references = {str(q.question_id): q.references for q in data.questions if q.references}
+    references: dict[str, object] = {
+        str(q.question_id): q.references for q in data.questions if q.references
+    }
+    # What a grader goes by (a rubric, rules) is as much a part of an evaluation.
+    references |= {
+        f"grading {q.question_id}": q.grading for q in data.questions if q.grading != "{}"
+    }
     prompts = data.prompts_name
     if prompts and not is_shipped(prompts):
         prompts += f"@{text_hash(data.judge_prompts)[:8]}"

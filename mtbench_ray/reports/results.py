@@ -28,13 +28,15 @@ def current(workspace: Workspace) -> list[Evaluation]:
             rows.pop(row.evaluation_id, None)
             rows[row.evaluation_id] = row
     there = {row.data: not row.data or workspace.has_data(row.data) for row in rows.values()}
-    known = {row.benchmark: _is_known(row.benchmark) for row in rows.values()}
-    return apart(row for row in rows.values() if there[row.data] and known[row.benchmark])
+    known = {(row.benchmark, row.mode): _is_known(row.benchmark, row.mode) for row in rows.values()}
+    return apart(row for row in rows.values() if there[row.data] and known[row.benchmark, row.mode])
 
 
-def _is_known(benchmark: str) -> bool:
+def _is_known(benchmark: str, mode: str) -> bool:
     try:
         get_benchmark(benchmark)
+        if mode != ANSWERS_ONLY:
+            grader_of(benchmark, mode)
     except UserError as error:
         warn(f"evaluations left out: {error}")
         return False
@@ -91,7 +93,10 @@ class Results:
             return imported_outcomes(self.workspace, row, self.options.parity)
         found = outcomes(self.view(row), self.workspace.verdicts)
         if row.error:
-            found = [Outcome(item.slot, None, "model_failed") for item in found]
+            found = [
+                Outcome(item.slot, None, "model_failed") if item.reason == "missing" else item
+                for item in found
+            ]
         return found
 
     def items(self, row: Evaluation) -> list[Item]:
@@ -118,9 +123,7 @@ class Results:
             return None
         place = self.grader(row).headline.place
         found = self.scores(row, resamples=0)
-        return next(
-            (one.mean for one in found if (one.metric, one.dimension, one.name) == place), None
-        )
+        return next((one.mean for one in found if one.place == place), None)
 
 
 def judged_alone(rows: Iterable[Evaluation]) -> list[Evaluation]:

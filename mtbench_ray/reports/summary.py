@@ -155,7 +155,7 @@ def _alone(results: Results, row: Evaluation, events: Sequence[EngineEvent]) -> 
 
 
 def _places(scores: Iterable[Score]) -> Places:
-    return {(score.metric, score.dimension, score.name): score for score in scores}
+    return {score.place: score for score in scores}
 
 
 def _parts(
@@ -224,7 +224,8 @@ def _comparison(grader: Grader, row: Evaluation, model: str, places: Places) -> 
     for column in grader.columns:
         score = places.get(column.place)
         mean = score.mean if score else None
-        result[column.key] = int(mean or 0) if column.digits == 0 else mean
+        count = column.digits == 0 and mean is not None
+        result[column.key] = round(mean) if count and mean is not None else mean
     return result | {
         "n": total["scored"],
         "ci_low": total["ci_low"],

@@ -213,6 +213,7 @@ def _notes(summary: Summary) -> list[str]:
     if any(result["demo"] and result["judge"] for result in results):
         notes.append("demo judge: not comparable")
     why: Counter[str] = Counter()
+    of_answers: dict[str, Counter[str]] = {}
     first: dict[str, str] = {}
     for result in results:
         if result["error"]:
@@ -220,13 +221,16 @@ def _notes(summary: Summary) -> list[str]:
         # A row for each judge tells of the same answers.
         for text, count in result.get("answers", {}).get("errors", {}).items():
             shown = f"{result['model']} failed: {text}"
-            why[first.setdefault(f"{result['model']} failed: {_alike(text)}", shown)] = count
+            name = first.setdefault(f"{result['model']} failed: {_alike(text)}", shown)
+            of_answers.setdefault(result["id"], Counter())[name] += count
         total = result.get(headline)
         for reason, count in (
             (total if isinstance(total, dict) else result).get("failed", {}).items()
         ):
             if ":" in reason:
                 why[first.setdefault(_alike(reason), reason)] += count
+    for counted in of_answers.values():
+        why |= counted
     # Without counts, which stand in the table: a failed comparison is one of both its models.
     notes += [label(text) for text, _ in why.most_common(_REASONS)]
     if len(why) > _REASONS:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.planning.plan import Board, WantedVerdict, value_today
+from mtbench_ray.planning.plan import Board, WantedVerdict, good_turns, value_today
 from mtbench_ray.reports.tables import number, reasons
 from mtbench_ray.schema import ANSWERED, Evaluation, Judgment, Turn
 from mtbench_ray.workspace.workspace import Workspace
@@ -123,8 +123,7 @@ class Standings:
         view = self._board.views[self._board.named[row.judgment_id].view]
         verdict.there = True
         verdict.value = value_today(view, row)
-        # Its model may still wait for other turns, and has not named it yet.
-        self._count(row.judge, verdict, least=1)
+        self._count(row.judge, verdict)
         waiting = self._by_verdict.pop(row.judgment_id, [])
         for model in waiting:
             model.verdicts.discard(row.judgment_id)
@@ -141,10 +140,11 @@ class Standings:
             for question in self._workspace.load_data(row.data).questions
         }
         wanted = {
-            (unit.answer_id, turn): _answered(turns.get((unit.answer_id, turn)))
+            (unit.answer_id, turn): turn <= there
             for answers in (row.answers, row.opponent)
             if answers is not None
             for unit in answers.units
+            for there in (len(good_turns(unit.answer_id, turns)),)
             for turn in range(1, length[unit.question_id] + 1)
         }
         model.keys = tuple(wanted)
@@ -170,10 +170,10 @@ class Standings:
                 model.verdicts.add(one.judgment_id)
                 self._by_verdict.setdefault(one.judgment_id, []).append(model)
 
-    def _count(self, judge: str, verdict: _Verdict, least: int = 0) -> None:
+    def _count(self, judge: str, verdict: _Verdict) -> None:
         """Bring the judge's count up to what is known of a verdict."""
         if verdict.there:
-            more = max(verdict.named, least) - verdict.counted
+            more = verdict.named - verdict.counted
             count = self.verdicts.setdefault(judge, Count())
             count.done += more
             verdict.counted += more
@@ -203,11 +203,15 @@ class Standings:
         options = ScoreOptions(view.parity, resamples=0, judge=model.row.judge)
         headline = view.grader.headline
         score = next(
-            score
-            for score in view.grader.reduce([view], found, options)
-            if score.model == model.row.model
-            and (score.metric, score.dimension, score.name) == headline.place
+            (
+                score
+                for score in view.grader.reduce([view], found, options)
+                if score.model == model.row.model and score.place == headline.place
+            ),
+            None,
         )
+        if score is None:
+            return "nothing to score"
         failed = f" ({reasons(json.loads(score.failed))})" if score.scored < score.planned else ""
         return (
             f"{headline.header} {number(score.mean, headline.digits):>5}"
