@@ -1,5 +1,6 @@
 """Engine actors on Ray that die, in a cluster shared by these tests."""
 
+import gc
 import json
 import platform
 import threading
@@ -111,23 +112,57 @@ def test_where_ray_replays_a_shard_the_replay_yields_nothing(run, monkeypatch):
     assert {(r["question_id"], r["turn"]) for r in failed} == {(2, 1), (2, 2)}
 
 
-def test_a_stream_that_failed_gives_its_actors_back_at_once(cluster, monkeypatch):
-    """Ray would let them finish what they do, while the next round waits for their GPUs."""
+@pytest.fixture
+def all_free(cluster):
+    """Waits until no actor holds a CPU; memory that Python happens to collect is no help."""
 
     def all_free(seconds):
         deadline = time.monotonic() + seconds
         while cluster.available_resources().get("CPU", 0) < 4 and time.monotonic() < deadline:
-            time.sleep(0.2)
+            time.sleep(0.1)
         return cluster.available_resources().get("CPU", 0) == 4
 
-    assert all_free(90), "what an earlier test has left"
-    monkeypatch.setattr(pipeline, "decode", lambda *_: 1 / 0)
+    gc.disable()
+    yield all_free
+    gc.enable()
+
+
+def slow_stream(stop=None):
+    """Two shards on two actors; the first would take many minutes."""
     slow = {"fake_seconds_per_token": 5.0, "stall_s": 900.0}
     shards = [make_shard([1], **({} if n else slow)) for n in range(2)]
-    stream = pipeline.stream(shards, 2, ClusterConfig(ray="always"), threading.Event())
+    return pipeline.stream(shards, 2, ClusterConfig(ray="always"), stop or threading.Event())
+
+
+def test_a_stream_whose_actor_died_gives_its_actors_back_when_it_is_exhausted(all_free):
+    assert all_free(60), "what an earlier test has left"
+    faults = {"fake_faults": {"kill_process_always_on": [2]}}
+    shards = [make_shard([n], **faults) for n in (1, 2)]
+    seen = list(pipeline.stream(shards, 2, ClusterConfig(ray="always"), threading.Event()))
+    assert [item.shard for item in seen if isinstance(item, pipeline.Lost)] == shards[1:]
+    assert all_free(60)
+
+
+def test_a_stream_that_failed_gives_its_actors_back_at_once(all_free, monkeypatch):
+    """Ray would let them finish what they do, while the next round waits for their GPUs."""
+    assert all_free(60), "what an earlier test has left"
+    monkeypatch.setattr(pipeline, "decode", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        list(stream)
-    assert all_free(40)  # the shard itself would take many minutes
+        list(slow_stream())
+    assert all_free(60)
+
+
+@pytest.mark.parametrize("how", ["closed", "stopped"])
+def test_a_stream_that_is_left_early_gives_its_actors_back_at_once(all_free, how):
+    assert all_free(60), "what an earlier test has left"
+    stop = threading.Event()
+    stream = slow_stream(stop)
+    next(stream)
+    if how == "stopped":
+        stop.set()
+        assert list(stream) == []
+    stream.close()
+    assert all_free(60)
 
 
 def test_a_thread_that_pulls_rows_and_dies_ends_the_stream(run):

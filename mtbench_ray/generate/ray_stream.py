@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import json
 import logging
 import os
@@ -141,6 +142,18 @@ def stream(
 def _stream_ray(
     shards: Sequence[Shard], replicas: int, engine: EngineConfig, stop: threading.Event
 ) -> Iterator[Output | Lost]:
+    """The stream; once it ends, in whatever way, its actors and their GPUs are on their way out."""
+    try:
+        yield from _rows(shards, replicas, engine, stop)
+    finally:
+        # Ray ends an idle actor when nobody refers to it any more. The exception that it logs for
+        # an actor that died does so in a circle, until Python happens to collect it.
+        gc.collect()
+
+
+def _rows(
+    shards: Sequence[Shard], replicas: int, engine: EngineConfig, stop: threading.Event
+) -> Iterator[Output | Lost]:
     dataset = _graph(shards, replicas, engine)
     rows: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
 
@@ -190,8 +203,9 @@ def _stream_ray(
 
 
 class _Releasing:
-    """Kills the actors of a dataset when its stream has failed, so that what comes next finds the
-    GPUs free. Ray lets them finish what they do, which may be a whole checkpoint.
+    """Kills the actors of a dataset whose stream ends early (failed, closed or stopped), so that
+    what comes next finds the GPUs free. Ray lets them finish what they do, which may be a whole
+    checkpoint.
 
     It takes hold of the stream's executor, which is no public part of Ray Data: where there is no
     such thing, Ray's own way is left.
@@ -217,12 +231,15 @@ class _Releasing:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # A run that is stopped ends its Ray, or its part in one, right afterwards.
-        if kind is None or self._stop.is_set():
+        import ray
+
+        if kind is None and not self._stop.is_set():
             return
         for executor in self._executors:
-            with contextlib.suppress(Exception):
-                executor.shutdown(force=True)
+            # A run that is stopped may have left its Ray meanwhile.
+            if ray.is_initialized():
+                with contextlib.suppress(Exception):
+                    executor.shutdown(force=True)
 
 
 def _graph(shards: Sequence[Shard], replicas: int, engine: EngineConfig) -> Any:
