@@ -6,11 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from ray_cluster import LocalCluster, environment
+
+from mtbench_ray.cli.kuberay import zipped_code
+from mtbench_ray.config import ClusterConfig, EngineConfig
+from mtbench_ray.generate.cluster import count_replicas, start_ray
 
 pytest.importorskip("aiohttp_cors", reason="needs ray[default], the job server")
 pytest.importorskip("opencensus", reason="needs ray[default], the job server")
@@ -143,3 +148,34 @@ def test_a_mistake_in_the_settings_is_told_with_the_exit_code_of_the_run(
     unheard = submit(checkout, cluster, *settings, "--address", "http://127.0.0.1:1")
     assert unheard.returncode == 2
     assert "is the job server at http://127.0.0.1:1?" in unheard.stderr
+
+
+def test_the_zip_of_kuberay_upload_is_taken_by_a_job_server(cluster, tmp_path):
+    """As the submitting pod of launch/kuberay.sh --upload gives it to Ray."""
+    (tmp_path / "mtbench_ray.zip").write_bytes(zipped_code())
+    environment = json.dumps({"working_dir": str(tmp_path / "mtbench_ray.zip")})
+    say = "import mtbench_ray.cli.hydra_app as h; print(h.__file__, h.conf_dir())"
+    done = cluster.job("submit", "--runtime-env-json", environment, "--", sys.executable, "-c", say)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [line for line in done.stdout.splitlines() if "/hydra_app.py " in line]
+    (line,) = [line for line in said if line.startswith("/")]
+    assert all("working_dir_files" in word for word in line.split())
+
+
+def test_gpus_of_a_node_that_joins_later_are_waited_for_and_used(cluster):
+    """The GPUs are numbers that the raylet is told."""
+    import ray
+
+    config = ClusterConfig(address=cluster.address, num_gpus=2, wait_s=60)
+    engine = EngineConfig(kind="vllm")
+    start_ray(config)
+    try:
+        begun = time.monotonic()
+        none = count_replicas(engine, ClusterConfig(address=cluster.address), 4, 80)
+        assert (none, time.monotonic() - begun < 5) == (1, True), "CPUs, where no GPU is hoped for"
+        later = threading.Timer(1.0, lambda: cluster.add_node(cpus=1, gpus=2))
+        later.start()
+        assert count_replicas(engine, config, 4, 80) == 2
+        later.join()
+    finally:
+        ray.shutdown()

@@ -61,7 +61,7 @@ def slurm(tmp_path):
             SLURM_SUBMIT_DIR=str(SCRIPT.parents[1]), SLURM_CPUS_ON_NODE="2",
             MTBENCH_RAY_PYTHON=sys.executable, MTBENCH_RAY_PORT=str(free_port()),
             MTBENCH_RAY_WAIT_S="60", MTBENCH_RAY_RAY_LOG=str(tmp_path / "ray.log"),
-            STUB_CALLS=str(tmp_path / "calls"), STUB_BROKEN="", **env,
+            STUB_CALLS=str(tmp_path / "calls"), **{"STUB_BROKEN": ""} | env,
         )  # fmt: skip
         process = subprocess.Popen(
             ["bash", str(SCRIPT), *settings], env=full, text=True, start_new_session=True,
