@@ -7,7 +7,7 @@ import sys
 import pyarrow
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mtbench_ray
@@ -99,7 +99,7 @@ def test_a_failed_judge_is_a_result_and_not_complete(usual, stub):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("more", "said"),
     [
         ({"sampling": {"max_token": 4}}, "sampling.max_token"),
         ({"limit": "many"}, "limit"),
@@ -107,8 +107,8 @@ def test_a_failed_judge_is_a_result_and_not_complete(usual, stub):
           "judge.api_key_env": "NOT_SET_HERE"}, "NOT_SET_HERE"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_an_exception_with_its_hint(usual, settings, said, capsys):
-    kwargs = {"judge": "openai"} | usual | settings
+def test_a_mistake_is_an_exception_with_its_hint(usual, more, said, capsys):
+    kwargs = {"judge": "openai"} | usual | more
     with pytest.raises(UserError, match=said) as error:
         mtbench_ray.evaluate(model="m", **kwargs)
     assert str(error.value)
@@ -161,6 +161,7 @@ TEXTS = st.text(
 )
 
 
+@settings(deadline=None, max_examples=50)
 @given(TEXTS)
 def test_any_text_is_read_by_hydra_as_it_is(text):
     def read(value):
