@@ -162,7 +162,7 @@ def test_the_zip_of_kuberay_upload_is_taken_by_a_job_server(cluster, tmp_path):
     assert all("working_dir_files" in word for word in line.split())
 
 
-def test_gpus_of_a_node_that_joins_later_are_waited_for_and_used(cluster):
+def test_gpus_of_a_node_that_joins_later_are_waited_for_and_used(cluster, capsys):
     """The GPUs are numbers that the raylet is told."""
     import ray
 
@@ -176,6 +176,8 @@ def test_gpus_of_a_node_that_joins_later_are_waited_for_and_used(cluster):
         later = threading.Timer(1.0, lambda: cluster.add_node(cpus=1, gpus=2))
         later.start()
         assert count_replicas(engine, config, 4, 80) == 2
+        said = capsys.readouterr().err
+        assert "waiting up to 60 s for 2 GPUs: the cluster has 0" in said
         later.join()
     finally:
         ray.shutdown()

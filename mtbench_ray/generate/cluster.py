@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import sys
@@ -144,6 +145,7 @@ def count_replicas(
     if joined(cluster) and cluster.num_gpus:
         hoped = min(most, (cluster.num_gpus - sum(beside)) // per_engine)
         _wait_for([*beside, *[per_engine] * hoped], cluster.wait_s)
+        cluster = dataclasses.replace(cluster, wait_s=0.0)
     if per_engine == 1 and not sum(gpus_by_node()) and not cluster.num_gpus:
         return min(engine.replicas or 1, max(1, units))
     nodes = require_gpus(engine.replicas or 1, per_engine, beside, cluster)
@@ -194,6 +196,10 @@ def _wait_for(need: Sequence[int], seconds: float) -> list[int]:
     while not fits(nodes := gpus_by_node(), need) and time.monotonic() < deadline:
         if not asked:
             asked = True
+            print(
+                f"waiting up to {seconds:g} s for {sum(need)} GPUs: the cluster has {sum(nodes)}",
+                file=sys.stderr,
+            )
             _ask_autoscaler([{"GPU": block} for block in need])
         time.sleep(1.0)
     if asked:
