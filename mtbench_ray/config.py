@@ -342,7 +342,8 @@ class ClusterConfig:
     num_cpus: int | None = None
     """CPUs of a Ray started here."""
     num_gpus: int | None = None
-    """GPUs of a Ray started here."""
+    """GPUs of a Ray started here; on a cluster that is joined, so many are asked of its autoscaler
+    and waited for. Without it a cluster that has no GPU yet runs engines on CPUs."""
     wait_s: float = 30.0
     """Seconds to wait for nodes of a growing cluster before need and have are compared."""
 

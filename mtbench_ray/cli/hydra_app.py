@@ -8,11 +8,11 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mtbench_ray.benchmarks import benchmarks
 from mtbench_ray.cli.overrides import (
@@ -28,6 +28,9 @@ from mtbench_ray.cli.typed_secrets import put_back, take_secrets
 from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_OK, EXIT_USAGE, UserError
 from mtbench_ray.system.redact import hidden
+
+if TYPE_CHECKING:
+    from mtbench_ray.run.main import RunResult
 
 
 def conf_dir() -> Path:
@@ -57,8 +60,32 @@ def presets(more: Sequence[Path] = ()) -> dict[str, dict[str, str]]:
     return found
 
 
-def compose_and_run(args: Sequence[str], *, plan_only: bool) -> int:
+def compose(args: Sequence[str]) -> list[RunConfig]:
+    """The settings of each job of a command line; nothing is run and nothing is left behind.
+
+    Raises:
+        UserError: A mistake in what was typed.
+    """
+    from mtbench_ray.run.main import RunResult
+
+    found: list[RunConfig] = []
+
+    def keep(configs: Sequence[RunConfig], **_: Any) -> RunResult:
+        found.extend(configs)
+        return RunResult(EXIT_OK, [None for _ in configs])
+
+    compose_and_run(args, plan_only=True, run=keep)
+    return found
+
+
+def compose_and_run(
+    args: Sequence[str], *, plan_only: bool, run: Callable[..., RunResult] | None = None
+) -> int:
     """Compose the settings of each job and run (or only plan) them.
+
+    Args:
+        args: What was typed.
+        run: Called with the settings instead of :func:`mtbench_ray.run.main.run_jobs`.
 
     Returns:
         The exit code.
@@ -77,15 +104,15 @@ def compose_and_run(args: Sequence[str], *, plan_only: bool) -> int:
     if {"-c", "--cfg", "-i", "--info", "--hydra-help", "-sc", "--shell-completion"} & set(
         typed.args
     ):
-        return _hydra(typed, args, None, secrets.values)
+        return _hydra(typed, args, None, secrets.values, run)
     if plan_only:
         # A plan leaves nothing behind, and the workspace need not be there.
         with tempfile.TemporaryDirectory() as empty:
-            return _hydra(typed, args, empty, secrets.values)
+            return _hydra(typed, args, empty, secrets.values, run)
     made = _make_workspace(typed.args)
     code = EXIT_USAGE
     try:
-        code = _hydra(typed, args, None, secrets.values)
+        code = _hydra(typed, args, None, secrets.values, run)
     finally:
         # A workspace that was opened, perhaps by another run, holds more than Hydra's folder.
         if made and code == EXIT_USAGE and {path.name for path in made[0].iterdir()} <= {"hydra"}:
@@ -101,12 +128,17 @@ def _hydra(
     command: Sequence[str],
     plan_in: str | None,
     secrets: Mapping[tuple[str, ...], Any],
+    run: Callable[..., RunResult] | None = None,
 ) -> int:
     """Give the command line to Hydra.
 
     Args:
         plan_in: An empty folder, for a plan.
         secrets: What was taken out of the command line, by place in the settings.
+        run: Instead of :func:`mtbench_ray.run.main.run_jobs`.
+
+    Raises:
+        UserError: A mistake in the settings, or the run could not do its work.
     """
     import hydra
     from hydra.errors import HydraException
@@ -116,6 +148,7 @@ def _hydra(
     from mtbench_ray.cli import hydra_launcher
 
     codes: list[int] = []
+    errors: list[UserError] = []
 
     def run_many(configs: list[DictConfig], overrides: list[list[str]]) -> list[Any]:
         from mtbench_ray.run.main import run_jobs
@@ -123,10 +156,9 @@ def _hydra(
         try:
             jobs = [_jobs(*job) for job in zip(configs, overrides, strict=True)]
             objects = [settings for several in jobs for settings in several]
-            result = run_jobs(objects, command=command, plan_only=plan_in is not None)
+            result = (run or run_jobs)(objects, command=command, plan_only=plan_in is not None)
         except UserError as error:
-            print(f"error: {error}", file=sys.stderr)
-            codes.append(EXIT_USAGE)
+            errors.append(error)  # raised when Hydra has ended its own part
             return [None for _ in configs]
         except BrokenPipeError:
             raise  # the reader of a pipe went away
@@ -201,6 +233,8 @@ def _hydra(
     finally:
         sys.argv = before
         del os.environ["HYDRA_FULL_ERROR"]
+    if errors:
+        raise errors[0]
     return max(codes, default=EXIT_OK)
 
 
@@ -281,7 +315,7 @@ _SWEEP = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag)\(")
 def _kept(text: str) -> str:
     """A text as Hydra takes it: in quotes where it would read something else."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.core.override_parser.types import ChoiceSweep, Quote, QuotedString
+    from hydra.core.override_parser.types import ChoiceSweep, QuotedString
     from hydra.errors import HydraException
 
     if "${" in text:
@@ -294,7 +328,14 @@ def _kept(text: str) -> str:
         return text
     if isinstance(read, ChoiceSweep) and read.simple_form and not re.search(r",\s", text):
         return text  # several values without -m: Hydra's error says how
-    return str(QuotedString(text.strip(), Quote.single).with_quotes())
+    return in_quotes(text.strip())
+
+
+def in_quotes(text: str) -> str:
+    """A text in the quotes in which Hydra reads it as it is."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    return str(QuotedString(text, Quote.single).with_quotes())
 
 
 def _kept_list(text: str) -> str:

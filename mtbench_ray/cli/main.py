@@ -7,7 +7,7 @@ import contextlib
 import difflib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from mtbench_ray.benchmarks import benchmarks
 from mtbench_ray.cli.help import HELP, USAGE, version
@@ -23,17 +23,8 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         Exit code: 0 all scored, 2 usage or set-up error, 3 finished with failures, 130 interrupted.
     """
-    args = list(argv)
-    verbs: dict[str, Callable[[list[str]], int]] = {
-        "run": lambda rest: compose_and_run(rest, plan_only=False),
-        "plan": lambda rest: compose_and_run(rest, plan_only=True),
-        "report": _report,
-        "list": _list,
-        "import": _import,
-        "export": _export,
-    }
     try:
-        code = _dispatch(args, verbs)
+        code = dispatch(list(argv))
         sys.stdout.flush()  # here, where a closed pipe is caught
         return code
     except UserError as error:
@@ -49,7 +40,20 @@ def main(argv: Sequence[str]) -> int:
         return EXIT_OK
 
 
-def _dispatch(args: list[str], verbs: Mapping[str, Callable[[list[str]], int]]) -> int:
+def dispatch(args: list[str]) -> int:
+    """Run one command line; returns its exit code.
+
+    Raises:
+        UserError: A mistake in what was typed, or the work could not be done.
+    """
+    verbs: dict[str, Callable[[list[str]], int]] = {
+        "run": lambda rest: compose_and_run(rest, plan_only=False),
+        "plan": lambda rest: compose_and_run(rest, plan_only=True),
+        "report": _report,
+        "list": _list,
+        "import": _import,
+        "export": _export,
+    }
     if "--version" in args:
         print(version())
         return EXIT_OK

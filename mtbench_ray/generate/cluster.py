@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import sys
@@ -27,6 +28,11 @@ def needs_ray(engine: EngineConfig, cluster: ClusterConfig) -> bool:
     return engine.kind == "vllm" or cluster.ray == "always"
 
 
+def joined(cluster: ClusterConfig) -> str | None:
+    """Address of the Ray cluster that the run joins; None where it starts Ray itself."""
+    return cluster.address or os.environ.get("RAY_ADDRESS")
+
+
 def start_ray(cluster: ClusterConfig) -> None:
     """Start Ray on this machine, or join the cluster that is named.
 
@@ -39,7 +45,7 @@ def start_ray(cluster: ClusterConfig) -> None:
         return
     # Its core worker prints advice to the developers of Ray Data; logs keep everything.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    address = cluster.address or os.environ.get("RAY_ADDRESS")
+    address = joined(cluster)
     options: dict[str, Any] = {
         "namespace": NAMESPACE,
         "log_to_driver": DEBUG_ENV in os.environ,
@@ -135,9 +141,13 @@ def count_replicas(
     per_engine = engine.tensor_parallel * engine.pipeline_parallel
     if not needs_ray(engine, cluster) or engine.kind == "fake":
         return min(engine.replicas or 1, max(1, units))
-    if per_engine == 1 and not sum(gpus_by_node()):
-        return min(engine.replicas or 1, max(1, units))
     most = engine.replicas or max(models, 1) * max(1, units)
+    if joined(cluster) and cluster.num_gpus:
+        hoped = min(most, (cluster.num_gpus - sum(beside)) // per_engine)
+        _wait_for([*beside, *[per_engine] * hoped], cluster.wait_s)
+        cluster = dataclasses.replace(cluster, wait_s=0.0)
+    if per_engine == 1 and not sum(gpus_by_node()) and not cluster.num_gpus:
+        return min(engine.replicas or 1, max(1, units))
     nodes = require_gpus(engine.replicas or 1, per_engine, beside, cluster)
     count = engine.replicas or 1
     while count < most and fits(nodes, [*beside, *[per_engine] * (count + 1)]):
@@ -162,9 +172,7 @@ def require_gpus(
         UserError: They do not fit.
     """
     need = [*beside, *[per_engine] * engines]
-    deadline = time.monotonic() + (cluster.wait_s if cluster.address else 0.0)
-    while not fits(nodes := gpus_by_node(), need) and time.monotonic() < deadline:
-        time.sleep(1.0)
+    nodes = _wait_for(need, cluster.wait_s if joined(cluster) else 0.0)
     if fits(nodes, need):
         return nodes
     who = [f"{engines} engine{'s' * (engines > 1)} of {per_engine}"] * bool(engines)
@@ -176,6 +184,33 @@ def require_gpus(
         f"{sum(need)} GPUs are needed ({' and '.join(who)}) and the cluster has {have}",
         f"{after if beside else ''}lower {lower}, or add nodes (one engine or server stays on one)",
     )
+
+
+def _wait_for(need: Sequence[int], seconds: float) -> list[int]:
+    """GPUs of each node once blocks of ``need`` fit, or after so long a time.
+
+    A cluster that grows by itself is asked for them; what has come stays while it is used.
+    """
+    deadline = time.monotonic() + seconds
+    asked = False
+    while not fits(nodes := gpus_by_node(), need) and time.monotonic() < deadline:
+        if not asked:
+            asked = True
+            print(
+                f"waiting up to {seconds:g} s for {sum(need)} GPUs: the cluster has {sum(nodes)}",
+                file=sys.stderr,
+            )
+            _ask_autoscaler([{"GPU": block} for block in need])
+        time.sleep(1.0)
+    if asked:
+        _ask_autoscaler([])
+    return nodes
+
+
+def _ask_autoscaler(bundles: list[dict[str, int]]) -> None:
+    from ray.autoscaler.sdk import request_resources
+
+    request_resources(bundles=bundles)
 
 
 def gpus_by_node() -> list[int]:

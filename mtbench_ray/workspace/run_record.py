@@ -38,6 +38,7 @@ class RunRecord:
         status: ``running``, ``finished``, ``interrupted`` or ``failed``. A record that says
             running while nobody holds the lock is of a run that was killed.
         config: All settings as JSON values; keys appear as names of environment variables only.
+        job: Id of the cluster's job that the run is in (Ray, Slurm); empty outside of one.
         learned: What was found out about services (parameters refused and the like).
         counts: Numbers of the run (rows, calls, tokens, dollars, seconds).
     """
@@ -52,6 +53,7 @@ class RunRecord:
     versions: dict[str, str] = field(default_factory=dict)
     git_commit: str = ""
     host: str = ""
+    job: str = ""
     pid: int = 0
     salt: str = ""
     fresh: bool = False
@@ -75,6 +77,7 @@ def start_record(number: int, salt: str, fresh: bool) -> RunRecord:
         versions=dict(versions()),
         git_commit=git_commit(),
         host=platform.node(),
+        job=cluster_job(os.environ),
         pid=os.getpid(),
         salt=salt,
         fresh=fresh,
@@ -116,9 +119,29 @@ def versions() -> dict[str, str]:
     return found
 
 
+def cluster_job(environment: Mapping[str, str]) -> str:
+    """Id of the Slurm or Ray job that a process with these variables belongs to, or empty.
+
+    A Slurm job that was requeued keeps its id; the number of its restarts follows.
+    """
+    if number := environment.get("SLURM_JOB_ID"):
+        restarts = environment.get("SLURM_RESTART_COUNT", "0")
+        return f"slurm {number}" + (f" restart {restarts}" if restarts != "0" else "")
+    try:  # what Ray's job server gives the driver
+        settings = json.loads(environment.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
+        return f"ray {settings['metadata']['job_submission_id']}"
+    except (ValueError, TypeError, KeyError):
+        return ""
+
+
 @cache
 def git_commit() -> str:
-    """Commit of this package's checkout, ``-dirty`` with local changes; empty if installed."""
+    """Commit of this package's checkout, ``-dirty`` with local changes; empty if installed.
+
+    A copy that was sent to a cluster has it in ``MTBENCH_RAY_COMMIT``.
+    """
+    if sent := os.environ.get("MTBENCH_RAY_COMMIT"):
+        return sent
     here = Path(__file__).parent
     git = ["git", "-C", str(here)]
     try:
