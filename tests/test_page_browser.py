@@ -309,7 +309,7 @@ def test_the_keyboard_is_enough(shown):
     tab.keyboard.press("n")
     assert tab.locator(".card.at h3").inner_text() == "org/second"
     tab.keyboard.press("p")
-    assert tab.locator(".card.at h3").inner_text() == MODELS[2]
+    assert tab.locator(".card.at h3").inner_text() == "org/first"
     tab.keyboard.press("d")
     assert "order=differ" in shown.place()
     tab.keyboard.press("/")

@@ -13,6 +13,7 @@ import html
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 from mtbench_ray.errors import UserError
 
@@ -125,10 +126,17 @@ def _sanitiser() -> Callable[[str], str]:
         allowed_classes={name: classes for name, found in ATTRIBUTES.items() if "class" in found},
         set_tag_attribute_values={"a": {"target": "_blank"}},
         url_schemes=set(SCHEMES),
+        attribute_filter=_address,
         link_rel="noopener noreferrer nofollow",
         strip_comments=True,
     )
     return cleaner.clean
+
+
+def _address(_: str, attribute: str, value: str) -> str | None:
+    """Links to whole addresses alone: a relative one would point into the reader's own disk."""
+    scheme = value.partition(":")[0].strip().lower()
+    return None if attribute == "href" and scheme not in SCHEMES else value
 
 
 @cache
@@ -190,12 +198,16 @@ def _code(text: str, language: str, _: str) -> str:
 
 def _formula(source: str, block: bool) -> str:
     """MathML, or the LaTeX source where it cannot be read."""
-    from latex2mathml.converter import convert
+    from latex2mathml.converter import convert_to_element
 
     made = ""
     if len(source) <= LONGEST_FORMULA:
         try:
-            made = convert(source, display="block" if block else "inline")
+            root = convert_to_element(source, display="block" if block else "inline")
+            # Its texts hold entities; its own way to a string leaves a "<" of the text a "<".
+            for element in root.iter():
+                element.text = html.unescape(element.text or "")
+            made = ElementTree.tostring(root, encoding="unicode")
         except Exception:  # many kinds, for whatever a model takes for LaTeX
             made = ""
     made = made or f'<code class="math">{html.escape(source)}</code>'
