@@ -2,6 +2,7 @@
 
 from mtbench_ray.reports.page.collect import (
     Cell,
+    Column,
     Contents,
     Grader,
     Item,
@@ -122,7 +123,7 @@ def contents(texts=None, questions=6, title="own <b>workspace</b>"):
         TableRow(at, name, (Cell(5.0 + at, 4.0, 8.5, 11, 12), Cell(6.0, None, None, 6, 6), None))
         for at, name in enumerate(MODELS)
     )
-    columns = (("rating", ""), ("math", "math"), ("writing", "writing"))
+    columns = (Column("score"), Column("math", "math"), Column("writing", "writing"))
     return Contents(
         title=title,
         models=MODELS,

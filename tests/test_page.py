@@ -297,8 +297,8 @@ def test_a_run_is_shown_as_the_table_shows_it(judged):
     (table,) = index["tables"]
     for _, name, cells in table["rows"]:
         means = dict(zip((column[0] for column in table["columns"]), cells, strict=True))
-        assert means["rating"][0] == by_model[name]["average"]["mean"]
-        assert means["turn 2"][0] == by_model[name]["second_turn"]["mean"]
+        assert means["average"][0] == by_model[name]["average"]["mean"]
+        assert means["second turn"][0] == by_model[name]["second_turn"]["mean"]
         assert means["math"][0] == by_model[name]["categories"]["math"]["mean"]
     answers = {
         (row["model"], row["question_id"], row["turn"]): row for row in judged.rows("answers.jsonl")

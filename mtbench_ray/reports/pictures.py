@@ -111,7 +111,7 @@ def _mean(cell: Cell | None) -> float:
 
 
 def _categories(table: Table) -> list[int]:
-    return [at for at, (_, category) in enumerate(table.columns) if category]
+    return [at for at, column in enumerate(table.columns) if column.category]
 
 
 def _figure(width: float, height: float, title: str) -> Any:
@@ -127,7 +127,7 @@ def _bars(table: Table, grader: Grader) -> Any:
     rows = [row for row in reversed(table.rows) if row.cells and row.cells[0]]
     if not rows:
         return None
-    figure = _figure(8, 1.2 + 0.32 * len(rows), f"{table.columns[0][0]}, {grader.name}")
+    figure = _figure(8, 1.2 + 0.32 * len(rows), f"{table.columns[0].header}, {grader.name}")
     axis = figure.subplots()
     lacking = False
     for at, row in enumerate(rows):
@@ -181,7 +181,7 @@ def _heatmap(table: Table, grader: Grader) -> Any:
             dark = value > grader.low + 0.6 * (grader.high - grader.low)
             axis.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=8,
                       color="white" if dark else "#222222")  # fmt: skip
-    axis.set_xticks(range(len(columns)), [table.columns[at][1] for at in columns],
+    axis.set_xticks(range(len(columns)), [table.columns[at].category for at in columns],
                     rotation=30, ha="right", rotation_mode="anchor")  # fmt: skip
     axis.set_yticks(range(len(values)), [_short(row.name) for row in table.rows])
     axis.tick_params(length=0)
@@ -217,7 +217,7 @@ def _radar(table: Table, grader: Grader) -> Any:
                   label=f" {_short(row.name)}")  # fmt: skip
         if not any(map(math.isnan, values)):
             axis.fill(angles, values, color=PALETTE[number % len(PALETTE)], alpha=0.06)
-    axis.set_xticks(angles, [table.columns[at][1] for at in columns])
+    axis.set_xticks(angles, [table.columns[at].category for at in columns])
     axis.set_ylim(grader.low, grader.high)
     axis.tick_params(axis="y", labelsize=7, labelcolor="#666666")
     axis.spines["polar"].set_color("#cccccc")

@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mtbench_ray.errors import UserError
+from mtbench_ray.judges import base as judging
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.judges.matches import FOR_MODEL
 from mtbench_ray.planning.evaluations import (
     answer_settings,
     distinguishing_settings,
     judge_names,
     named,
 )
-from mtbench_ray.reports.summary import Verdicts, all_scores, current, in_order, remembering
+from mtbench_ray.reports.results import Results, current, in_order
+from mtbench_ray.reports.scores import all_scores
 from mtbench_ray.schema import (
     ANSWERS_ONLY,
     AnswerSet,
@@ -53,6 +54,20 @@ class Grader:
 
 
 @dataclass(frozen=True)
+class Column:
+    """A column of scores.
+
+    Attributes:
+        category: Where it is of one category.
+        digits: Behind the point; 0 is a count.
+    """
+
+    header: str
+    category: str = ""
+    digits: int = 2
+
+
+@dataclass(frozen=True)
 class Cell:
     """A score with its 95% interval and its coverage."""
 
@@ -77,11 +92,11 @@ class Table:
     """The scores of one grader.
 
     Attributes:
-        columns: Header and, where the column is of one category, that category.
+        columns: The headline first.
     """
 
     grader: int
-    columns: tuple[tuple[str, str], ...]
+    columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
 
 
@@ -154,7 +169,7 @@ def collect(workspace: Workspace, options: ScoreOptions) -> Contents:
         UserError: It holds no evaluation.
     """
     rows = _rows(workspace)
-    find = remembering(workspace, options)
+    results = Results(workspace, options)
     models = _models(rows)
     places = _graders(rows)
     items = _Items(workspace, models)
@@ -162,9 +177,10 @@ def collect(workspace: Workspace, options: ScoreOptions) -> Contents:
         questions = _questions(workspace, row)
         for answers in _sides(row):
             items.take_answers(row, answers, questions)
-        for outcome in find(row) if row.judge else ():
-            items.take_outcome(row, outcome, places[row.evaluation_id], questions)
-    graders, tables = _scores(rows, find, options)
+        for outcome in results.outcomes(row) if row.judge else ():
+            value = _value(results, row, outcome)
+            items.take_outcome(row, outcome, value, places[row.evaluation_id], questions)
+    graders, tables = _scores(rows, results)
     return Contents(
         title=workspace.root.resolve().name,
         models=_model_names(rows, models),
@@ -181,21 +197,26 @@ def tables_of(workspace: Workspace, options: ScoreOptions) -> tuple[list[Grader]
     Raises:
         UserError: The workspace holds no evaluation.
     """
-    return _scores(_rows(workspace), remembering(workspace, options), options)
+    return _scores(_rows(workspace), Results(workspace, options))
 
 
-def _scores(
-    rows: Sequence[Evaluation], find: Verdicts, options: ScoreOptions
-) -> tuple[list[Grader], list[Table]]:
+def _value(results: Results, row: Evaluation, outcome: Outcome) -> float | None:
+    if outcome.judgment is None or outcome.reason:
+        return None
+    return results.grader(row).value_for(outcome.slot, outcome.judgment)
+
+
+def _scores(rows: Sequence[Evaluation], results: Results) -> tuple[list[Grader], list[Table]]:
     places = _graders(rows)
     values: list[list[float]] = [[] for _ in set(places.values())]
     for row in rows:
-        for outcome in find(row) if row.judge else ():
-            if outcome.judgment is not None and outcome.judgment.value is not None:
-                values[places[row.evaluation_id]].append(outcome.judgment.value)
+        for outcome in results.outcomes(row) if row.judge else ():
+            value = _value(results, row, outcome)
+            if value is not None:
+                values[places[row.evaluation_id]].append(value)
     names = _grader_names(rows, places)
     graders = [Grader(name, *_scale(mine)) for name, mine in zip(names, values, strict=True)]
-    return graders, _tables(rows, all_scores(rows, options, find), places, _models(rows))
+    return graders, _tables(results, rows, places, _models(rows))
 
 
 def _rows(workspace: Workspace) -> list[Evaluation]:
@@ -344,6 +365,7 @@ class _Items:
         self,
         row: Evaluation,
         outcome: Outcome,
+        value: float | None,
         grader: int,
         questions: Mapping[QuestionId, Question],
     ) -> None:
@@ -352,17 +374,12 @@ class _Items:
         item = self._item(row, slot.question_id, questions, slot.category)
         model = self._models[_key(row.answers)]
         opponent = self._models[_key(row.opponent)] if row.opponent is not None else None
-        value = None
-        if judgment is not None and not outcome.reason:
-            # Equal answers are judged once: one stored row may stand for both orders.
-            by_label = FOR_MODEL.get(slot.order, {})
-            value = by_label.get(judgment.label or "", judgment.value)
         verdict = Verdict(
             grader=grader,
             turn=slot.turn,
             sample=slot.sample,
             judge_sample=slot.judge_sample,
-            criterion="",
+            criterion=slot.criterion,
             label=(judgment.label if judgment is not None else None) or "",
             value=value,
             reason=outcome.reason,
@@ -383,85 +400,90 @@ class _Items:
 
     def in_order(self) -> list[Item]:
         """By benchmark, then as the ids are numbered."""
-        categories = in_order(dict.fromkeys(item.category for item in self._items.values()))
+        found = dict.fromkeys((item.benchmark, item.category) for item in self._items.values())
+        places = {
+            (benchmark, name): place
+            for benchmark in {whose for whose, _ in found}
+            for place, name in enumerate(
+                in_order(benchmark)(name for whose, name in found if whose == benchmark)
+            )
+        }
 
         def place(item: Item) -> tuple[str, int, int, str]:
             number = int(item.id) if item.id.isdecimal() else -1
-            return item.benchmark, categories.index(item.category), number, item.id
+            return item.benchmark, places[item.benchmark, item.category], number, item.id
 
         return sorted(self._items.values(), key=place)
 
 
 def _tables(
+    results: Results,
     rows: Sequence[Evaluation],
-    scores: Sequence[Score],
     graders: Mapping[str, int],
     models: Mapping[str, int],
 ) -> list[Table]:
-    """The scores of each grader; a column for each metric and dimension that it has."""
-    known = {row.evaluation_id: row for row in rows}
-    by_label = {
-        (row.benchmark, row.mode, row.judge): graders[row.evaluation_id]
-        for row in rows
-        if row.judge
-    }
+    """The scores of each grader in the columns that it declares, the best model first."""
+    known = {row.evaluation_id: row for row in rows if row.judge}
+    by_label = {(row.benchmark, row.mode, row.judge): row for row in known.values()}
     by_model = {answers.model: models[_key(answers)] for row in rows for answers in _sides(row)}
-    names = _row_names([row for row in rows if row.judge])
-    of_grader: dict[int, list[Score]] = {}
-    for score in scores:
-        grader = graders.get(
-            score.evaluation_id, by_label.get((score.benchmark, score.mode, score.judge), -1)
+    names = _row_names(list(known.values()))
+    lines: dict[int, dict[str, _Line]] = {}
+    for score in all_scores(results, rows):
+        # A model over all of its comparisons has a row id of its own.
+        of = known.get(score.evaluation_id) or by_label.get(
+            (score.benchmark, score.mode, score.judge)
         )
-        if grader >= 0:
-            of_grader.setdefault(grader, []).append(score)
+        if of is not None:
+            line = lines.setdefault(graders[of.evaluation_id], {}).setdefault(
+                score.evaluation_id, _Line(of, score.model, {})
+            )
+            line.scores[score.metric, score.dimension, score.name] = score
     tables = []
-    for grader, found in sorted(of_grader.items()):
-        several = len({score.metric for score in found}) > 1
-        columns = _columns(found)
-        lines: dict[str, dict[tuple[str, str, str], Score]] = {}
-        for score in found:
-            line = lines.setdefault(score.evaluation_id, {})
-            line[score.metric, score.dimension, score.name] = score
+    for grader, found in sorted(lines.items()):
+        of = next(iter(found.values())).of
+        columns = _columns(results.grader(of), of.benchmark, found.values())
         made = []
-        for row_id, line in lines.items():
+        for row_id, line in found.items():
             row = known.get(row_id)
-            label = next(iter(line.values())).model
-            model = models[_key(row.answers)] if row else by_model.get(label)
-            cells = tuple(_cell(line.get(column)) for column in columns)
-            made.append(TableRow(model, names.get(row_id, label), cells))
+            model = models[_key(row.answers)] if row else by_model.get(line.label)
+            cells = tuple(_cell(line.scores.get(place)) for _, place in columns)
+            made.append(TableRow(model, names.get(row_id, line.label), cells))
         made.sort(key=lambda line: -_first(line))
-        headers = tuple(
-            (_header(column, several), column[2] if column[1] == "category" else "")
-            for column in columns
-        )
-        tables.append(Table(grader, headers, tuple(made)))
+        tables.append(Table(grader, tuple(column for column, _ in columns), tuple(made)))
     return tables
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The scores of a row by metric, dimension and name; ``of`` is an evaluation of its table."""
+
+    of: Evaluation
+    label: str
+    scores: dict[tuple[str, str, str], Score]
 
 
 def _first(row: TableRow) -> float:
     return next((cell.mean for cell in row.cells if cell and cell.mean is not None), -1e9)
 
 
-def _columns(scores: Sequence[Score]) -> list[tuple[str, str, str]]:
-    """Metric, dimension and name of each column: all, then the parts, categories last."""
-    found = dict.fromkeys((score.metric, score.dimension, score.name) for score in scores)
-    order = in_order(dict.fromkeys(name for _, kind, name in found if kind == "category"))
-    kinds = ["all", *dict.fromkeys(kind for _, kind, _ in found if kind != "category"), "category"]
-
-    def place(column: tuple[str, str, str]) -> tuple[int, int, str]:
-        _, kind, name = column
-        return kinds.index(kind), order.index(name) if kind == "category" else 0, name
-
-    return sorted(found, key=place)
-
-
-def _header(column: tuple[str, str, str], several: bool) -> str:
-    metric, dimension, name = column
-    said = metric.replace("_", " ")
-    if dimension == "all":
-        return said
-    part = name if dimension == "category" else f"{dimension} {name}".strip()
-    return f"{part} ({said})" if several else part
+def _columns(
+    grader: judging.Grader, benchmark: str, lines: Iterable[_Line]
+) -> list[tuple[Column, tuple[str, str, str]]]:
+    """Each column with the place of its scores, the headline first."""
+    there = dict.fromkeys(place for line in lines for place in line.scores)
+    found = []
+    for column in sorted(grader.columns, key=lambda one: not one.headline):
+        if not column.parts:
+            if column.place in there:
+                found.append((Column(column.header, "", column.digits), column.place))
+            continue
+        parts = [name for metric, kind, name in there
+                 if (metric, kind) == (column.metric, column.dimension)]  # fmt: skip
+        for name in in_order(benchmark)(parts):
+            category = name if column.dimension == "category" else ""
+            place = (column.metric, column.dimension, name)
+            found.append((Column(name, category, column.digits), place))
+    return found
 
 
 def _cell(score: Score | None) -> Cell | None:

@@ -182,7 +182,7 @@
     const say = (name, value) => { if (value !== "" && value !== undefined) query.append(name, value); };
     say("view", now.view === firstView ? "" : now.view);
     if (now.view !== "scores") {
-      say("q", names[now.item]);
+      say("q", names[now.item] ?? "");
       say("at", now.at >= 0 ? models[now.at] : "");
     }
     say("judge", now.grader > 0 ? graders[now.grader].name : "");
@@ -334,14 +334,15 @@
     return make("tr", {}, make("th", { scope: "row" }, title), ...cells.map((cell, at) => {
       if (!cell) return make("td", { class: "none", text: "–" });
       const [middle, low, high, scored, planned] = cell;
-      const said = middle === null ? "–" : middle.toFixed(2);
-      const category = table.columns[at][1];
+      const [, category, digits] = table.columns[at];
+      const said = middle === null ? "–" : middle.toFixed(digits);
+      const heated = middle !== null && digits > 0;
       const value = category && model !== null
         ? make("a", { href: link(category), text: said }) : make("span", { text: said });
       const between = low === null || high === null ? "" : `${low.toFixed(2)} to ${high.toFixed(2)}`;
       const box = make("td", {
-        class: middle === null ? "none" : "heat",
-        "--v": middle === null ? null : place(table.grader, middle).toFixed(3),
+        class: middle === null ? "none" : heated ? "heat" : null,
+        "--v": heated ? place(table.grader, middle).toFixed(3) : null,
         title: `${between ? `95% interval ${between}, ` : ""}${scored} of ${planned} scored`,
       }, value);
       if (at === 0) box.append(bar(table.grader, low, high, middle), make("small", { text: between || "no interval" }));
@@ -364,7 +365,8 @@
     byId("found").textContent = pending ? "Reading all texts …"
       : `${plural(now.groups.length, "question")}, ${plural(now.count, "answer")}`;
     byId("summary").textContent = `${now.groups.length} of ${items.length}`;
-    byId("list").replaceChildren(...now.groups.map(listEntry));
+    const rest = addressOf({ item: -1, at: -1 }).slice(1);
+    byId("list").replaceChildren(...now.groups.map((group) => listEntry(group, rest)));
     if (!now.groups.length) {
       byId("list").append(make("li", { class: "empty", text: "Nothing fits these filters." }));
     }
@@ -376,16 +378,17 @@
       shownKey = key;
       showItem(group, shown);
     } else {
+      reveal(byId("main"));
       highlight();
       toCard();
     }
   }
 
-  function listEntry(group) {
+  function listEntry(group, rest) {
     const [id, , category, text] = items[group.item];
     const current = group.item === state.item;
     const line = make("a", {
-      href: addressOf({ item: group.item, at: -1 }), "aria-current": current ? "true" : null,
+      href: `#q=${encodeURIComponent(names[group.item])}&${rest}`, "aria-current": current ? "true" : null,
       onclick: (event) => {
         if (event.ctrlKey || event.metaKey || event.shiftKey) return;
         event.preventDefault();
@@ -443,11 +446,43 @@
         ...texts.references.map((one, at) => make("div", { class: "ask" },
           make("b", { text: `Turn ${at + 1}` }), rich(one.h ?? "")))));
     }
-    const content = state.view === "pair" ? [pairView(texts)] : cards(texts, shown);
-    if (state.view !== "pair" && !group) content.push(make("p", { class: "empty", text: "No answer to this question fits the filters." }));
-    main.replaceChildren(head, ...content);
+    if (state.view === "pair") {
+      main.replaceChildren(head, pairView(texts));
+    } else {
+      const { overview, list } = cards(texts, shown);
+      main.replaceChildren(head, ...(overview ? [overview] : []));
+      if (!group) main.append(make("p", { class: "empty", text: "No answer to this question fits the filters." }));
+      // The first screens now, the others in steps that leave room for the next key.
+      const first = Math.max(FIRST, list.indexOf(state.at) + 1);
+      main.append(...list.slice(0, first).map((model) => card(texts, model)));
+      const more = (from) => {
+        if (mine !== shownKey || from >= list.length) return;
+        const next = list.slice(from, from + FIRST).map((model) => card(texts, model));
+        main.append(...next);
+        for (const one of next) reveal(one);
+        highlight();
+        setTimeout(more, 0, from + FIRST);
+      };
+      setTimeout(more, 30, first);
+    }
+    reveal(main);
     highlight();
     toCard();
+  }
+
+  const FIRST = 4;
+  const REVEALED = 8;
+
+  /** Unfold the judgments in which the search found something. */
+  function reveal(part) {
+    const wanted = terms();
+    if (!wanted.length) return;
+    let left = REVEALED;
+    for (const box of part.querySelectorAll(".verdict:not([open])")) {
+      if (!left || !box.said || !wanted.some((term) => box.said.includes(term))) continue;
+      unfold(box, true);
+      left -= 1;
+    }
   }
 
   function ordered(shown) {
@@ -464,10 +499,20 @@
         go({ at: model });
       } }, make("span", { text: models[model] }), graders.length ? chip(state.grader, value) : null);
     }));
-    return [list.length > 1 ? overview : null, ...list.map((model) => card(texts, model))].filter(Boolean);
+    return { overview: list.length > 1 ? overview : null, list };
   }
 
+  /** The card of a model; of the shown question each is made once, and keeps what was unfolded. */
   function card(texts, model) {
+    const key = `${state.item}/${state.grader}`;
+    if (made.key !== key) made = { key, cards: new Map() };
+    if (!made.cards.has(model)) made.cards.set(model, newCard(texts, model));
+    return made.cards.get(model);
+  }
+
+  let made = { key: "", cards: new Map() };
+
+  function newCard(texts, model) {
     const answers = texts.answers[model] ?? [];
     const samples = answers.length ? answers : [[0, []]];
     const head = make("header", {},
@@ -600,8 +645,7 @@
       inside.push(make("p", { class: "dim", text: facts.filter(Boolean).join(" · ") }));
       return inside;
     }, "", head);
-    const wanted = terms();
-    if (wanted.length && judgment?.c && wanted.some((term) => judgment.c.toLowerCase().includes(term))) unfold(box, true);
+    box.said = judgment?.c?.toLowerCase();
     return box;
   }
 
@@ -649,9 +693,15 @@
 
   const MARKS = 500;
 
-  /** Mark what the search found, without touching the texts. */
+  let marking = 0;
+
+  /** Mark what the search found, without touching the texts; soon, and once for many calls. */
   function highlight() {
-    if (!window.CSS?.highlights) return;
+    clearTimeout(marking);
+    if (window.CSS?.highlights) marking = setTimeout(mark, 60);
+  }
+
+  function mark() {
     CSS.highlights.delete("found");
     const wanted = terms();
     if (!wanted.length) return;

@@ -125,7 +125,7 @@ def index(contents: Contents) -> dict[str, Any]:
         "tables": [
             {
                 "grader": table.grader,
-                "columns": table.columns,
+                "columns": [astuple(column) for column in table.columns],
                 "rows": [
                     [row.model, row.name, [astuple(cell) if cell else None for cell in row.cells]]
                     for row in table.rows
