@@ -14,6 +14,7 @@ usage: python -m mtbench_ray [run] model=MODEL judge=JUDGE [key=value ...]
        python -m mtbench_ray report agreement A B [workspace=DIR]
        python -m mtbench_ray report compare MODEL MODEL [workspace=DIR]
        python -m mtbench_ray report curve [workspace=DIR ...] [error=ci95] [out=DIR]
+       python -m mtbench_ray report plots [workspace=DIR] [out=DIR]
        python -m mtbench_ray report html [workspace=DIR] [out=FILE]          a page to browse
        python -m mtbench_ray view [workspace=DIR] [port=N]                  open it
        python -m mtbench_ray list benchmarks|models|judges|engines|experiments
@@ -64,11 +65,11 @@ usage: python -m mtbench_ray report [key=value ...]
        python -m mtbench_ray report agreement JUDGE JUDGE-or-votes.json [key=value ...]
        python -m mtbench_ray report compare MODEL MODEL [key=value ...]
        python -m mtbench_ray report curve [key=value ...]
+       python -m mtbench_ray report plots [workspace=DIR] [out=DIR]
        python -m mtbench_ray report html [workspace=DIR] [out=FILE]
 
-Print the scores of a workspace, how far two judges agree, the difference of two models, draw score
-against training step, or write a page (one HTML file) to browse answers and judgments. Nothing is
-run.
+Print the scores of a workspace, how far two judges agree or how two models differ; draw curves over
+training steps, or bars, heat map and radar; write one HTML file to browse it. Nothing is run.
 
   workspace=DIR         default: results; for curves it may be given several times
   format=FORMAT         table (the default), json or markdown; not for curves
@@ -80,8 +81,7 @@ run.
   resamples=N seed=N    the bootstrap of the intervals (default: 2000 and 0)
   error=ERROR by=PART   curves; error bars: ci95 (the default), sem, std, repeats or none;
                         pictures: both (the default), all or category
-  out=DIR               curves: where the files go (default: curve in the workspace)
-  out=FILE              the page (default: report.html in the workspace)
+  out=PATH              where the files go (default: curve, plots, report.html in the workspace)
 
 examples:
   python -m mtbench_ray report format=markdown

@@ -14,7 +14,7 @@ from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.planning.evaluations import distinguishing_settings
-from mtbench_ray.reports import agreement, compare, curve
+from mtbench_ray.reports import agreement, compare, curve, pictures
 from mtbench_ray.reports.filters import Filter
 from mtbench_ray.reports.page import view
 from mtbench_ray.reports.results import Results, current, tables_of
@@ -27,7 +27,7 @@ from mtbench_ray.workspace.run_record import RunRecord
 from mtbench_ray.workspace.workspace import Workspace
 
 FORMATS = ("table", "json", "markdown")
-KINDS = ("", "agreement", "compare", "curve", "html")
+KINDS = ("", "agreement", "compare", "curve", "html", "plots")
 
 
 def finish(
@@ -150,9 +150,9 @@ def report(
     kind, *names = words or [""]
     if kind not in KINDS:
         raise unknown_name("report", kind, KINDS[1:])
-    if out and kind not in ("agreement", "curve", "html"):
+    if out and kind not in ("agreement", "curve", "html", "plots"):
         raise UserError(
-            f"out={out} is of `report curve`, `report html` and `report agreement`",
+            f"out={out} is of `report` with agreement, curve, html or plots",
             "write the table to a file: report format=json > FILE",
         )
     only = Filter(model, judge, category, benchmark)
@@ -166,6 +166,8 @@ def report(
         return curve.report(workspaces, error=error, by=by, out=out, options=options)
     if kind == "html":
         return view.report(workspaces[-1], out, options)
+    if kind == "plots":
+        return pictures.report(workspaces[-1], out, options)
     with Workspace.open(workspaces[-1], write=False) as opened:
         rows = current(opened)
         if not rows:
