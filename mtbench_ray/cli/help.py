@@ -14,6 +14,9 @@ usage: python -m mtbench_ray [run] model=MODEL judge=JUDGE [key=value ...]
        python -m mtbench_ray report agreement A B [workspace=DIR]
        python -m mtbench_ray report compare MODEL MODEL [workspace=DIR]
        python -m mtbench_ray report curve [workspace=DIR ...] [error=ci95] [out=DIR]
+       python -m mtbench_ray report plots [workspace=DIR] [out=DIR]
+       python -m mtbench_ray report html [workspace=DIR] [out=FILE]          a page to browse
+       python -m mtbench_ray view [workspace=DIR] [port=N]                  open it
        python -m mtbench_ray list benchmarks|models|judges|engines|experiments
        python -m mtbench_ray import|export fastchat DIR [workspace=DIR]
 
@@ -62,9 +65,11 @@ usage: python -m mtbench_ray report [key=value ...]
        python -m mtbench_ray report agreement JUDGE JUDGE-or-votes.json [key=value ...]
        python -m mtbench_ray report compare MODEL MODEL [key=value ...]
        python -m mtbench_ray report curve [key=value ...]
+       python -m mtbench_ray report plots [workspace=DIR] [out=DIR]
+       python -m mtbench_ray report html [workspace=DIR] [out=FILE]
 
-Print the scores of a workspace, how far two judges agree, the difference of two models, or draw
-score against training step. Nothing is run.
+Print the scores of a workspace, how far two judges agree or how two models differ; draw curves over
+training steps, or bars, heat map and radar; write one HTML file to browse it. Nothing is run.
 
   workspace=DIR         default: results; for curves it may be given several times
   format=FORMAT         table (the default), json or markdown; not for curves
@@ -76,12 +81,26 @@ score against training step. Nothing is run.
   resamples=N seed=N    the bootstrap of the intervals (default: 2000 and 0)
   error=ERROR by=PART   curves; error bars: ci95 (the default), sem, std, repeats or none;
                         pictures: both (the default), all or category
-  out=DIR               curves: where the files go (default: curve in the workspace)
+  out=PATH              where the files go (default: curve, plots, report.html in the workspace)
 
 examples:
   python -m mtbench_ray report format=markdown
   python -m mtbench_ray report 'model=*step_*' judge=gpt-4o category=math,coding
   python -m mtbench_ray report compare ckpt/step=100 ckpt/step=200 workspace=out
+  python -m mtbench_ray report html workspace=out out=out.html
+""",
+    "view": """\
+usage: python -m mtbench_ray view [workspace=DIR] [port=N]
+
+Write the page of `report html` into the workspace and open it in the browser. With a port, serve it
+on 127.0.0.1 instead, until Ctrl-C; while a run goes on, each reload shows what is there by then.
+
+  workspace=DIR         default: results
+  port=N                0 for any free port
+
+examples:
+  python -m mtbench_ray view
+  python -m mtbench_ray view workspace=out port=8000
 """,
     "list": """\
 usage: python -m mtbench_ray list benchmarks|models|judges|engines|experiments

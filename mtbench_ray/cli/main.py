@@ -1,5 +1,5 @@
-"""The command line: verbs ``run`` (the default), ``plan``, ``report``, ``list``, ``import``,
-``export``."""
+"""The command line: verbs ``run`` (the default), ``plan``, ``report``, ``view``, ``list``,
+``import``, ``export``."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def dispatch(args: list[str]) -> int:
         "run": lambda rest: compose_and_run(rest, plan_only=False),
         "plan": lambda rest: compose_and_run(rest, plan_only=True),
         "report": _report,
+        "view": _view,
         "list": _list,
         "import": _import,
         "export": _export,
@@ -143,6 +144,16 @@ def _report(args: list[str]) -> int:
     workspaces = [value for key, _, value in typed if key == "workspace"]
     last = values.pop("workspace")
     return report(words, workspaces=workspaces or [last], **values)
+
+
+def _view(args: list[str]) -> int:
+    from mtbench_ray.judges.base import ScoreOptions
+    from mtbench_ray.reports.page.view import view
+
+    words, values = _options(args, {"workspace": RunConfig.workspace, "port": ""})
+    if words:
+        raise UserError(f"view takes no '{words[0]}'", "view workspace=DIR")
+    return view(values["workspace"], values["port"], ScoreOptions())
 
 
 def _import(args: list[str]) -> int:

@@ -14,8 +14,9 @@ from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.planning.evaluations import distinguishing_settings
-from mtbench_ray.reports import agreement, compare, curve
+from mtbench_ray.reports import agreement, compare, curve, pictures
 from mtbench_ray.reports.filters import Filter
+from mtbench_ray.reports.page import view
 from mtbench_ray.reports.results import Results, current, tables_of
 from mtbench_ray.reports.scores import all_scores, judgment_rows
 from mtbench_ray.reports.spread import aggregate, is_repeated
@@ -26,7 +27,7 @@ from mtbench_ray.workspace.run_record import RunRecord
 from mtbench_ray.workspace.workspace import Workspace
 
 FORMATS = ("table", "json", "markdown")
-KINDS = ("", "agreement", "compare", "curve")
+KINDS = ("", "agreement", "compare", "curve", "html", "plots")
 
 
 def finish(
@@ -149,9 +150,9 @@ def report(
     kind, *names = words or [""]
     if kind not in KINDS:
         raise unknown_name("report", kind, KINDS[1:])
-    if out and kind not in ("agreement", "curve"):
+    if out and kind not in ("agreement", "curve", "html", "plots"):
         raise UserError(
-            f"out={out} is of `report curve` and `report agreement`",
+            f"out={out} is of `report` with agreement, curve, html or plots",
             "write the table to a file: report format=json > FILE",
         )
     only = Filter(model, judge, category, benchmark)
@@ -163,6 +164,10 @@ def report(
         if format != "table":
             raise UserError("curves are files", "leave format out; curve.csv has the numbers")
         return curve.report(workspaces, error=error, by=by, out=out, options=options)
+    if kind == "html":
+        return view.report(workspaces[-1], out, options)
+    if kind == "plots":
+        return pictures.report(workspaces[-1], out, options)
     with Workspace.open(workspaces[-1], write=False) as opened:
         rows = current(opened)
         if not rows:

@@ -1,0 +1,226 @@
+"""``report plots``: bars with intervals, a heat map and a radar of each grader's scores.
+
+Drawn from score tables alone (see :mod:`mtbench_ray.reports.page.collect`), so for any benchmark.
+What is missing is a gap, never a 0. matplotlib (the extra ``plots``) is imported when drawing.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+from mtbench_ray.errors import EXIT_OK, UserError
+from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.reports.page.collect import Cell, Grader, Table, tables_of
+from mtbench_ray.reports.plots import MARKERS, PALETTE
+from mtbench_ray.workspace.filenames import safe_names
+from mtbench_ray.workspace.journal import replacing
+from mtbench_ray.workspace.workspace import Workspace
+
+RADAR_MODELS = 6
+"""Models on one radar; more cannot be told apart. The best ones are shown."""
+RADAR_LEAST = 3
+"""Categories; fewer have no shape."""
+LONG_NAME = 40
+
+_SCRIPTS = (
+    "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans CJK KR", "Source Han Sans",
+    "WenQuanYi Zen Hei", "Droid Sans Fallback", "Hiragino Sans", "PingFang SC",
+    "Microsoft YaHei", "Malgun Gothic", "Noto Sans Arabic", "Noto Sans Devanagari",
+)  # fmt: skip
+"""Fonts for names that the default one has no letters for; those that are installed are used."""
+
+
+def report(root: str, out: str, options: ScoreOptions) -> int:
+    """Draw all that the scores of a workspace allow; prints the files.
+
+    Raises:
+        UserError: Nothing is scored, matplotlib is missing, or the disk refused it.
+    """
+    with Workspace.open(root, write=False) as workspace:
+        graders, tables = tables_of(workspace, options)
+        folder = Path(out).expanduser() if out else workspace.root / "plots"
+    if not any(cell for table in tables for row in table.rows for cell in row.cells):
+        raise UserError(f"the workspace {root} holds no score", "judge its answers first")
+    names = safe_names([graders[table.grader].name for table in tables])
+    for table in tables:
+        grader = graders[table.grader]
+        for name, content in draw(table, grader).items():
+            path = folder / f"{names[grader.name]}-{name}"
+            with replacing(path) as temporary:
+                temporary.write_bytes(content)
+            print(path)
+    return EXIT_OK
+
+
+def draw(table: Table, grader: Grader) -> dict[str, bytes]:
+    """The pictures of a table, PNG and SVG, by the ends of their names.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError(
+            "plots need matplotlib", "pip install 'mtbench_ray[plots]' (or: pip install matplotlib)"
+        ) from None
+    style = {
+        "font.size": 10,
+        "font.family": _fonts(),
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "text.parse_math": False,  # a $ in a name is a $
+        "svg.hashsalt": "mtbench_ray",  # equal pictures are equal files
+        "svg.fonttype": "none",
+    }
+    made: dict[str, bytes] = {}
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        for name, figure in (
+            ("bars", _bars(table, grader)),
+            ("heatmap", _heatmap(table, grader)),
+            ("radar", _radar(table, grader)),
+        ):
+            if figure is None:
+                continue
+            for kind, extra in (("png", {"Software": None}), ("svg", {"Date": None})):
+                buffer = io.BytesIO()
+                figure.savefig(buffer, format=kind, dpi=150, metadata=extra)
+                made[f"{name}.{kind}"] = buffer.getvalue()
+    return made
+
+
+def _fonts() -> list[str]:
+    from matplotlib.font_manager import fontManager
+
+    there = set(fontManager.get_font_names())
+    return ["DejaVu Sans", *(name for name in _SCRIPTS if name in there)]
+
+
+def _short(name: str) -> str:
+    half = LONG_NAME // 2
+    return name if len(name) <= LONG_NAME else f"{name[: half - 1]}…{name[-half:]}"
+
+
+def _mean(cell: Cell | None) -> float:
+    return math.nan if cell is None or cell.mean is None else cell.mean
+
+
+def _categories(table: Table) -> list[int]:
+    return [at for at, column in enumerate(table.columns) if column.category]
+
+
+def _figure(width: float, height: float, title: str) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def _bars(table: Table, grader: Grader) -> Any:
+    """The first column of each model, the best on top, with its interval where there is one."""
+    rows = [row for row in reversed(table.rows) if row.cells and row.cells[0]]
+    if not rows:
+        return None
+    figure = _figure(8, 1.2 + 0.32 * len(rows), f"{table.columns[0].header}, {grader.name}")
+    axis = figure.subplots()
+    lacking = False
+    for at, row in enumerate(rows):
+        cell = row.cells[0]
+        assert cell is not None
+        if cell.mean is None:
+            axis.text(grader.low, at, " nothing scored", va="center", color="#666666", fontsize=8)
+            continue
+        axis.barh(at, cell.mean - grader.low, left=grader.low, color=PALETTE[0], alpha=0.75)
+        end = cell.mean
+        if cell.low is not None and cell.high is not None:
+            axis.errorbar(cell.mean, at, xerr=[[cell.mean - cell.low], [cell.high - cell.mean]],
+                          fmt="none", ecolor="#222222", elinewidth=1.1, capsize=2.5)  # fmt: skip
+            end = max(end, cell.high)
+        part = cell.scored < cell.planned
+        lacking |= part
+        said = f"  {cell.mean:.2f}" + (f"  ({cell.scored}/{cell.planned} scored)" if part else "")
+        axis.text(end, at, said, va="center", fontsize=8)
+    axis.set_yticks(range(len(rows)), [_short(row.name) for row in rows])
+    axis.set_xlim(grader.low, grader.high + 0.12 * (grader.high - grader.low))
+    axis.set_ylim(-0.7, len(rows) - 0.3)
+    notes = ["whiskers: 95% interval; none where it cannot be known"]
+    notes += ["not all is scored where a count is given"] * lacking
+    axis.set_xlabel("; ".join(notes), fontsize=8)
+    return figure
+
+
+def _heatmap(table: Table, grader: Grader) -> Any:
+    """Model by category; a hatched field where nothing was scored."""
+    columns = _categories(table)
+    if not columns or not table.rows:
+        return None
+    values = [[_mean(row.cells[at]) for at in columns] for row in table.rows]
+    figure = _figure(
+        3.2 + 0.85 * len(columns), 1.4 + 0.32 * len(values), f"By category, {grader.name}"
+    )
+    axis = figure.subplots()
+    from matplotlib import colormaps
+    from matplotlib.patches import Rectangle
+
+    colours = colormaps["Blues"]
+    axis.imshow(values, cmap=colours, vmin=grader.low, vmax=grader.high, aspect="auto", alpha=0.9)
+    for y, line in enumerate(values):
+        for x, value in enumerate(line):
+            if math.isnan(value):
+                axis.add_patch(
+                    Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor="#f4f4f4", edgecolor="#bbbbbb",
+                              hatch="////", linewidth=0)
+                )  # fmt: skip
+                continue
+            dark = value > grader.low + 0.6 * (grader.high - grader.low)
+            axis.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=8,
+                      color="white" if dark else "#222222")  # fmt: skip
+    axis.set_xticks(range(len(columns)), [table.columns[at].category for at in columns],
+                    rotation=30, ha="right", rotation_mode="anchor")  # fmt: skip
+    axis.set_yticks(range(len(values)), [_short(row.name) for row in table.rows])
+    axis.tick_params(length=0)
+    for side in axis.spines.values():
+        side.set_visible(False)
+    if any(math.isnan(value) for line in values for value in line):
+        axis.set_xlabel("hatched: nothing scored", fontsize=8)
+    return figure
+
+
+def _radar(table: Table, grader: Grader) -> Any:
+    """The best models over the categories; a line ends where a category is missing."""
+    columns = _categories(table)
+    rows = [
+        row for row in table.rows if any(not math.isnan(_mean(row.cells[at])) for at in columns)
+    ]
+    if len(columns) < RADAR_LEAST or not rows:
+        return None
+    shown = rows[:RADAR_MODELS]
+    left_out = len(rows) - len(shown)
+    title = f"By category, {grader.name}"
+    if left_out:
+        title += f" (the first {len(shown)} of {len(rows)} models)"
+    figure = _figure(7, 7, title)
+    axis = figure.subplots(subplot_kw={"projection": "polar"})
+    axis.set_theta_offset(math.pi / 2)
+    axis.set_theta_direction(-1)
+    angles = [2 * math.pi * at / len(columns) for at in range(len(columns))]
+    for number, row in enumerate(shown):
+        values = [_mean(row.cells[at]) for at in columns]
+        axis.plot([*angles, angles[0]], [*values, values[0]], color=PALETTE[number % len(PALETTE)],
+                  marker=MARKERS[number % len(MARKERS)], markersize=4, linewidth=1.5,
+                  label=f" {_short(row.name)}")  # fmt: skip
+        if not any(map(math.isnan, values)):
+            axis.fill(angles, values, color=PALETTE[number % len(PALETTE)], alpha=0.06)
+    axis.set_xticks(angles, [table.columns[at].category for at in columns])
+    axis.set_ylim(grader.low, grader.high)
+    axis.tick_params(axis="y", labelsize=7, labelcolor="#666666")
+    axis.spines["polar"].set_color("#cccccc")
+    axis.grid(color="#e0e0e0")
+    figure.legend(loc="outside lower center", ncols=min(3, len(shown)), frameon=False)
+    return figure
