@@ -238,3 +238,31 @@ def test_a_wheel_runs_from_anywhere(tmp_path):
     assert {path.relative_to(installed) for path in installed.rglob("*.yaml")} == shipped
     templates = {path.name for path in (ROOT / "mtbench_ray/models/templates").iterdir()}
     assert {p.name for p in (site / "mtbench_ray/models/templates").iterdir()} == templates
+
+
+def test_the_settings_of_a_single_run_are_composed_once(cli, monkeypatch):
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+
+    composed = []
+    whole = ConfigLoaderImpl.load_configuration
+
+    def load(self, *args, **named):
+        composed.append(args or named)
+        return whole(self, *args, **named)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", load)
+    assert cli("model=org/m", "limit=1") == 0
+    assert len(composed) == 1
+
+
+@pytest.mark.parametrize("where", ["line", "file"])
+def test_a_sweep_may_be_asked_for_by_hydras_own_setting(cli, tmp_path, where):
+    words = ["hydra.mode=MULTIRUN"]
+    if where == "file":
+        (tmp_path / "experiment").mkdir()
+        (tmp_path / "experiment" / "own.yaml").write_text(
+            "# @package _global_\nhydra:\n  mode: MULTIRUN\n"
+        )
+        words = [f"--config-dir={tmp_path}", "experiment=own"]
+    assert cli(*words, "model=org/m", "sampling.temperature=0.1,0.2", "limit=1") == 0
+    assert len({job.parent for job in cli.workspace.glob("hydra/*/*/*/.hydra")}) == 2

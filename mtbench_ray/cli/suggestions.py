@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import typing
 from collections.abc import Collection
 from typing import Any
@@ -110,11 +111,13 @@ def _nearest(name: str, known: Collection[str]) -> str:
     return near[0] if near else ""
 
 
+@functools.cache
 def known_keys() -> dict[str, Any]:
     """All dotted setting names with their types."""
     return _walk(RunConfig, "")
 
 
+@functools.cache
 def open_keys() -> list[str]:
     """Settings that take any sub-key, such as engine.args."""
     return [name for name, kind in known_keys().items() if "dict" in str(kind)]

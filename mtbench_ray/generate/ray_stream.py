@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import json
 import logging
 import os
@@ -140,18 +139,6 @@ def stream(
 
 
 def _stream_ray(
-    shards: Sequence[Shard], replicas: int, engine: EngineConfig, stop: threading.Event
-) -> Iterator[Output | Lost]:
-    """The stream; once it ends, in whatever way, its actors and their GPUs are on their way out."""
-    try:
-        yield from _rows(shards, replicas, engine, stop)
-    finally:
-        # Ray ends an idle actor when nobody refers to it any more. The exception that it logs for
-        # an actor that died does so in a circle, until Python happens to collect it.
-        gc.collect()
-
-
-def _rows(
     shards: Sequence[Shard], replicas: int, engine: EngineConfig, stop: threading.Event
 ) -> Iterator[Output | Lost]:
     dataset = _graph(shards, replicas, engine)
