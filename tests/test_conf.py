@@ -240,7 +240,12 @@ def test_a_wheel_runs_from_anywhere(tmp_path):
     assert {p.name for p in (site / "mtbench_ray/models/templates").iterdir()} == templates
 
 
-def test_the_settings_of_a_single_run_are_composed_once(cli, monkeypatch):
+@pytest.mark.parametrize(
+    ("words", "times"),
+    [([], 1), (["-m", "sampling.temperature=0.1,0.2"], 3)],
+    ids=["a run", "a sweep of two"],
+)
+def test_the_settings_of_each_job_are_composed_once(cli, monkeypatch, words, times):
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
     composed = []
@@ -251,8 +256,8 @@ def test_the_settings_of_a_single_run_are_composed_once(cli, monkeypatch):
         return whole(self, *args, **named)
 
     monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", load)
-    assert cli("model=org/m", "limit=1") == 0
-    assert len(composed) == 1
+    assert cli(*words, "model=org/m", "limit=1") == 0
+    assert len(composed) == times  # a sweep is composed itself, too
 
 
 @pytest.mark.parametrize("where", ["line", "file"])

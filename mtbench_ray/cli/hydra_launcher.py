@@ -38,6 +38,7 @@ class MtbenchLauncher(Launcher):  # type: ignore[misc]
     def __init__(self, **_: Any) -> None:
         self.config: DictConfig | None = None
         self.hydra_context: HydraContext | None = None
+        self._validated: dict[tuple[str, ...], DictConfig] = {}
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -45,6 +46,14 @@ class MtbenchLauncher(Launcher):  # type: ignore[misc]
         """Keep what Hydra gives."""
         self.config = config
         self.hydra_context = hydra_context
+        # A sweeper composes each job to validate it, just before it is launched.
+        self._compose = hydra_context.config_loader.load_sweep_config
+        hydra_context.config_loader.load_sweep_config = self._validate
+
+    def _validate(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        config: DictConfig = self._compose(master_config, sweep_overrides)
+        self._validated[tuple(sweep_overrides)] = config
+        return config
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
@@ -59,9 +68,9 @@ class MtbenchLauncher(Launcher):  # type: ignore[misc]
         setup_globals()
         returns: list[JobReturn] = []
         for index, overrides in enumerate(job_overrides, start=initial_job_idx):
-            config = self.hydra_context.config_loader.load_sweep_config(
-                self.config, list(overrides)
-            )
+            config = self._validated.pop(tuple(overrides), None)
+            if config is None:
+                config = self._compose(self.config, list(overrides))
             with open_dict(config):
                 config.hydra.job.id = str(index)
                 config.hydra.job.num = index
