@@ -87,7 +87,6 @@ examples:
   python -m mtbench_ray report format=markdown
   python -m mtbench_ray report 'model=*step_*' judge=gpt-4o category=math,coding
   python -m mtbench_ray report compare ckpt/step=100 ckpt/step=200 workspace=out
-  python -m mtbench_ray report html workspace=out out=out.html
 """,
     "view": """\
 usage: python -m mtbench_ray view [workspace=DIR] [port=N]

@@ -47,6 +47,10 @@
     return high > low ? Math.min(1, Math.max(0, (value - low) / (high - low))) : 0.5;
   }
 
+  /** Soon, when nobody waits for the browser. */
+  const whenIdle = (work) =>
+    window.requestIdleCallback ? requestIdleCallback(() => work(), { timeout: 400 }) : setTimeout(work, 30);
+
   function chip(grader, value, text, title) {
     return make("span", {
       class: value === null || value === undefined ? "chip none" : "chip",
@@ -461,16 +465,16 @@
         main.append(...next);
         for (const one of next) reveal(one);
         highlight();
-        setTimeout(more, 0, from + FIRST);
+        whenIdle(() => more(from + FIRST));
       };
-      setTimeout(more, 30, first);
+      whenIdle(() => more(first));
     }
     reveal(main);
     highlight();
     toCard();
   }
 
-  const FIRST = 4;
+  const FIRST = 3;
   const REVEALED = 8;
 
   /** Unfold the judgments in which the search found something. */
@@ -884,7 +888,7 @@
     document.body.dataset.ready = "yes";
     // Ready for a search before somebody types one, where that costs little memory.
     const size = items.reduce((sum, _, at) => sum + byId(`item-${at}`).textContent.length, 0);
-    if (size < 4e7) (window.requestIdleCallback ?? setTimeout)(() => readAll());
+    if (size < 4e7) whenIdle(readAll);
   }
 
   start();
