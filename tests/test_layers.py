@@ -152,3 +152,17 @@ def test_what_serves_every_benchmark_knows_none_by_name(place):
     ]
     assert not found
     assert OF_ONE.search('if row.mode.startswith("pairwise"):'), "the search finds what it is for"
+
+
+TESTS = sorted(Path(__file__).parent.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: path.name)
+def test_what_tests_and_benches_import_of_ours_is_there(path):
+    """Also inside functions: a bench, or a test that is skipped here, is else found out late."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mtbench_ray"):
+            module = importlib.import_module(node.module)
+            for name in node.names:
+                if not hasattr(module, name.name):
+                    importlib.import_module(f"{node.module}.{name.name}")

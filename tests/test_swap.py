@@ -177,7 +177,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def base() -> Path:
     pytest.importorskip("vllm")
-    from mtbench_ray.benchmarks.assets import demo_model
+    from mtbench_ray.models.demo_model import demo_model
 
     return demo_model()
 

@@ -47,7 +47,7 @@ GREEDY = SamplingConfig(temperature=0.0, max_tokens=12)
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    from mtbench_ray.benchmarks.assets import demo_model
+    from mtbench_ray.models.demo_model import demo_model
 
     return demo_model()
 

@@ -15,7 +15,7 @@ import itertools
 import json
 import re
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -50,12 +50,18 @@ async def talk(
 
 async def bare(args: argparse.Namespace, config: EngineConfig) -> dict[str, float]:
     """The requests of the main job on one engine, all at once; seconds of each step."""
-    from mtbench_ray.benchmarks import assets, get_benchmark
+    from mtbench_ray.benchmarks import get_benchmark
     from mtbench_ray.engines.vllm.arguments import set_environment
+    from mtbench_ray.system.assets import fetch
 
-    text = assets.official_files()["questions"].read_text("utf-8")
-    found = get_benchmark("mt_bench").read(text, None, {"questions": "official"})
-    questions = found.questions[: args.limit]
+    benchmark = get_benchmark("mt_bench")
+    files = fetch(benchmark.name, {"questions": benchmark.files["questions"]})
+    text = files["questions"].read_text("utf-8")
+    found = benchmark.read(text, None, {"questions": "official"})
+    questions = [
+        replace(question, temperature=benchmark.temperature(question))
+        for question in found.questions[: args.limit]
+    ]
     model, sampling = ModelConfig(path=args.models[0]), SamplingConfig(max_tokens=args.max_tokens)
     marks = [time.time()]
     set_environment(config)

@@ -102,7 +102,7 @@ def main() -> None:
     """Run the sweep and the separate runs, and print the comparison."""
     from variants import write_variant
 
-    from mtbench_ray.benchmarks.assets import demo_model
+    from mtbench_ray.models.demo_model import demo_model
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--variants", type=int, default=6)
