@@ -96,8 +96,8 @@ done
 size=$(find "$stage" -type f -printf '%s\n' | awk '{ all += $1 } END { print all + 0 }')
 if ((size > limit_mb * 1000000)); then
   printf 'largest files of the upload:\n' >&2
-  find "$stage" -type f -printf '%s\t%P\n' | sort -rn | head -n 5 | awk -F '\t' \
-    '{ printf "  %8.1f MB  %s\n", $1 / 1e6, $2 }' >&2
+  find "$stage" -type f -printf '%s\t%P\n' | sort -rn | awk -F '\t' \
+    'NR <= 5 { printf "  %8.1f MB  %s\n", $1 / 1e6, $2 }' >&2
   fail "the upload has $((size / 1000000)) MB, and $limit_mb are allowed" \
     "put large files on a disk of the cluster and name them there, or set MTBENCH_RAY_UPLOAD_MB"
 fi

@@ -20,8 +20,8 @@ _UNPACED = 512.0
 """From this rate on calls leave at once."""
 _SHARE = 0.5
 """Of a call: what was let through beyond the last whole one, on average."""
-_STEP, _EVERY_S = 0.01, 8.0
-"""So much faster after so many seconds without a refusal."""
+_STEP, _EVERY_S, _EVERY_CALLS = 0.01, 8.0, 8
+"""So much faster after so many seconds, and calls, without a refusal."""
 _CALM_S = 20.0
 """After so long without one, each further step is twice as large."""
 _LARGEST_STEP = 0.25
@@ -62,7 +62,7 @@ class LearnedRate:
         self._next_at = 0.0
         self._first: _Refusal | None = None
         self._last: _Refusal | None = None
-        self._raised_at = 0.0
+        self._raised_at, self._raised_with = 0.0, 0
         self._step = _STEP
         self._searching = False
 
@@ -84,8 +84,8 @@ class LearnedRate:
         self._next_at = now + 1 / rate
         if self._searching:
             self.per_second = rate * _SEARCH
-        elif now - self._raised_at > _EVERY_S:
-            self._raised_at = now
+        elif now - self._raised_at > _EVERY_S and self._passed - self._raised_with >= _EVERY_CALLS:
+            self._raised_at, self._raised_with = now, self._passed
             if self._last is not None and now - self._last.at > _CALM_S:
                 self._step = min(2 * self._step, _LARGEST_STEP)
             self.per_second = rate * (1 + self._step)
@@ -122,7 +122,8 @@ class LearnedRate:
             if old or self._searching:
                 self._first, whole = self._last, local
             self.per_second = whole
-        self._last, self._raised_at, self._step = here, now, _STEP
+        self._last, self._step = here, _STEP
+        self._raised_at, self._raised_with = now, self._passed
         self._next_at = now  # how long to wait the service has said
         return True
 
