@@ -29,6 +29,7 @@ _FELL = 0.7
 _SEARCH = 1.15
 """After a fall each call raises the rate by this, until the next refusal: the fall may be over."""
 _MEMORY_S = 120.0
+_OLD_CALLS_PER_S = 0.8
 _SAFE = 0.99
 """Share of a stated limit that is used: clocks differ."""
 
@@ -86,7 +87,7 @@ class LearnedRate:
             self.per_second = rate * _SEARCH
         elif now - self._raised_at > _EVERY_S and self._passed - self._raised_with >= _EVERY_CALLS:
             self._raised_at, self._raised_with = now, self._passed
-            if self._last is not None and now - self._last.at > _CALM_S:
+            if self._last is not None and self._is_old(self._last, now, _CALM_S):
                 self._step = min(2 * self._step, _LARGEST_STEP)
             self.per_second = rate * (1 + self._step)
 
@@ -107,6 +108,9 @@ class LearnedRate:
             if self._first is self._last and not self._stated:
                 self.per_second = self._first_guess(self._last)
             return False
+        if self._last is not None and self._passed == self._last.passed:
+            self._last.at = self._next_at = now  # nothing was let through: it is the same moment
+            return True
         here = _Refusal(now, self._passed)
         if self._first is None or self._last is None:
             self._first = here
@@ -117,7 +121,8 @@ class LearnedRate:
         else:
             local = self._rate_since(self._last, now)
             whole = self._rate_since(self._first, now)
-            old = now - self._last.at > _CALM_S or now - self._first.at > _MEMORY_S
+            old = self._is_old(self._last, now, _CALM_S)
+            old = old or self._is_old(self._first, now, _MEMORY_S)
             self._searching = local < _FELL * whole
             if old or self._searching:
                 self._first, whole = self._last, local
@@ -126,6 +131,11 @@ class LearnedRate:
         self._raised_at, self._raised_with = now, self._passed
         self._next_at = now  # how long to wait the service has said
         return True
+
+    def _is_old(self, refusal: _Refusal, now: float, age_s: float) -> bool:
+        """Whether a refusal is long ago, in calls too: a slow service needs as many to be known."""
+        calls = age_s * _OLD_CALLS_PER_S
+        return now - refusal.at > age_s and self._passed - refusal.passed >= calls
 
     def _first_guess(self, refusal: _Refusal) -> float:
         """What was let through before the first refusal, as if in a second at least."""
