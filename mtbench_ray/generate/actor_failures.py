@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from mtbench_ray.errors import EngineFault
@@ -19,23 +17,16 @@ _LAST_LINES = 3
 
 
 class TaskErrors(logging.Handler):
-    """Keeps what Ray says of tasks that ended with their actor; it only logs it.
-
-    The frames of such an exception refer to the actor, which Ray has started again meanwhile, and
-    Ray ends an actor when nobody refers to it any more. The frames refer to one another too, and
-    others may keep the record: so at the end they are emptied, or the actor would keep its GPUs.
-    """
+    """Keeps what Ray says of tasks that ended with their actor; it only logs it."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.words = ""
-        self._errors: list[BaseException] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the words of an exception."""
         if record.exc_info and record.exc_info[1] is not None:
             self.words = str(record.exc_info[1])
-            self._errors.append(record.exc_info[1])
 
     def __enter__(self) -> TaskErrors:
         logging.getLogger("ray.data").addHandler(self)
@@ -43,22 +34,27 @@ class TaskErrors(logging.Handler):
 
     def __exit__(self, *_: object) -> None:
         logging.getLogger("ray.data").removeHandler(self)
-        seen: set[int] = set()
-        while self._errors:
-            fault = self._errors.pop()
-            seen.add(id(fault))
-            for place in traceback.walk_tb(fault.__traceback__):
-                _empty(place[0])
-            chained = (fault.__cause__, fault.__context__)
-            self._errors += [e for e in chained if e is not None and id(e) not in seen]
 
 
-def _empty(frame: FrameType | None) -> None:
-    """Let go of what a frame of Ray and those that called it hold; a running one keeps it."""
-    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("ray."):
-        with contextlib.suppress(RuntimeError):
-            frame.clear()
-        frame = frame.f_back
+def end_actors(actor_ids: Collection[str]) -> None:
+    """Kill those of these actors that this process still refers to.
+
+    Ray ends an actor when nobody refers to it any more. After the death of one, what Ray keeps of
+    the failed task (its exception, frames and callbacks, which refer to one another) refers to the
+    actor, which it has started again meanwhile: that one would hold its GPUs until Python happens
+    to collect them.
+    """
+    import gc
+
+    import ray
+    from ray.actor import ActorHandle
+
+    if not actor_ids or not ray.is_initialized():
+        return
+    for found in gc.get_objects():
+        if issubclass(type(found), ActorHandle) and found._actor_id.hex() in actor_ids:
+            with contextlib.suppress(Exception):
+                ray.kill(found)
 
 
 class NodeWatch:

@@ -33,6 +33,7 @@ from mtbench_ray.generate.actor_failures import (
     NodeWatch,
     TaskErrors,
     died_before_it_ran,
+    end_actors,
     last_words,
 )
 from mtbench_ray.generate.cluster import needs_ray
@@ -110,8 +111,11 @@ class EngineActor:
 
 
 def _whereabouts() -> dict[str, Any]:
-    """Of this actor: its machine, process and log."""
+    """Of this actor: its id in Ray, machine, process and log."""
+    import ray
+
     return {
+        "actor": ray.get_runtime_context().get_actor_id(),
         "host": platform.node(),
         "pid": os.getpid(),
         "log": os.path.realpath("/proc/self/fd/2"),
@@ -153,8 +157,10 @@ def _stream_ray(
                 rows.put(row)
 
     at_work: dict[int, dict[str, Any]] = {}
-    began = False
-    with TaskErrors() as errors, _Releasing(dataset, stop):
+    seen: set[str] = set()
+    with TaskErrors() as errors, contextlib.ExitStack() as ending:
+        ending.callback(end_actors, seen)
+        ending.enter_context(_Releasing(dataset, stop))
         start_thread("rows", pull, ended=rows.put)
         watch = NodeWatch()
         row: dict[str, Any] | BaseException | None = None
@@ -170,7 +176,7 @@ def _stream_ray(
             index, kind = int(row["shard"]), row["kind"]
             if kind == "begin":
                 at_work[index] = json.loads(row["row"])
-                began = True
+                seen.add(at_work[index]["actor"])
             elif kind == "end":
                 at_work.pop(index, None)
             elif kind == "fault":
@@ -184,7 +190,7 @@ def _stream_ray(
     for index, where in at_work.items():
         yield Lost(shards[index], last_words(where, errors.words))
     if isinstance(row, BaseException):
-        if not began and died_before_it_ran(row):
+        if not seen and died_before_it_ran(row):
             raise NeverBegan(str(row).strip()) from row
         raise row
 
