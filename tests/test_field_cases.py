@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from refusals import TOO_LONG
 from safetensors.numpy import save_file
-from test_refusals import TOO_LONG
 
 from mtbench_ray.cli.main import main
 

@@ -23,7 +23,9 @@ TESTS = Path(__file__).resolve().parents[1]
 def server(*args: str) -> tuple[subprocess.Popen[str], str]:
     """A stub server in its own process, and its address."""
     process = subprocess.Popen(
-        [sys.executable, str(TESTS / "stub_server.py"), *args], stdout=subprocess.PIPE, text=True
+        [sys.executable, str(TESTS / "support" / "stub_server.py"), *args],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     return process, process.stdout.readline().strip()

@@ -45,7 +45,7 @@ def versions() -> str:
 def run_parts(args: argparse.Namespace, parts: list[str]) -> list[tuple[str, Rows]]:
     """One part after another in this process; a part that breaks does not stop the others."""
     stub = subprocess.Popen(
-        [sys.executable, str(TESTS / "stub_server.py"), "--latency", str(LATENCY)],
+        [sys.executable, str(TESTS / "support" / "stub_server.py"), "--latency", str(LATENCY)],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert stub.stdout is not None

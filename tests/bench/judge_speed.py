@@ -25,7 +25,7 @@ from mtbench_ray.judges.parse import parse_rating
 from mtbench_ray.judges.stage import JudgeStage
 from mtbench_ray.schema import Judgment, Message, Request
 
-STUB = Path(__file__).parents[1] / "stub_server.py"
+STUB = Path(__file__).parents[1] / "support" / "stub_server.py"
 PROMPT = "Rate this answer, please. " + "It has some words, about as many as others do. " * 100
 
 

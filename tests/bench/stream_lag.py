@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--seconds-per-token", type=float, default=0.01)
     args = parser.parse_args()
     stub = subprocess.Popen(
-        [sys.executable, str(TESTS / "stub_server.py"), "--latency", str(args.latency)],
+        [sys.executable, str(TESTS / "support" / "stub_server.py"), "--latency", str(args.latency)],
         stdout=subprocess.PIPE,
         text=True,
     )

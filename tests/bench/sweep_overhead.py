@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--profile", default="")
     args = parser.parse_args()
     judge = subprocess.Popen(
-        [sys.executable, str(TESTS / "stub_server.py"), "--latency", str(args.latency)],
+        [sys.executable, str(TESTS / "support" / "stub_server.py"), "--latency", str(args.latency)],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(TESTS))
+sys.path.insert(0, str(TESTS / "support"))
 TOPICS = ["a mill", "the tide", "old maps", "bread", "a bicycle", "snow", "two rivers", "a violin"]
 AIM = 0.25
 
