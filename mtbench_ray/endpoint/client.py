@@ -10,24 +10,25 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import tenacity
 
 from mtbench_ray.config import EndpointConfig, JudgeConfig
 from mtbench_ray.endpoint.api_errors import Fault
+from mtbench_ray.endpoint.completion import Call, Completion
 from mtbench_ray.endpoint.keys import scrub
 from mtbench_ray.endpoint.rate_limit import RateLimiter
 from mtbench_ray.endpoint.reply import Reply
 from mtbench_ray.endpoint.request_adapter import Dialect
 from mtbench_ray.endpoint.served import ServedModel, read_models
 from mtbench_ray.endpoint.sizes import read_window
-from mtbench_ray.endpoint.tokens import estimate_tokens, prompt_tokens
+from mtbench_ray.endpoint.tokens import prompt_tokens
 from mtbench_ray.endpoint.transport import Transport
 from mtbench_ray.errors import EndpointStopped
-from mtbench_ray.schema import Message, Status, canonical
-from mtbench_ray.system.redact import hidden, redactor
+from mtbench_ray.schema import Message, Status
+from mtbench_ray.system.redact import redactor
 
 log = logging.getLogger(__name__)
 
@@ -44,77 +45,11 @@ _MODELS_S = 3.0
 """The list of models is waited for so long; no row waits for it later."""
 _DEFAULT_CAP = 1024
 """Expected of a call without a cap of ours, for limits on tokens."""
-_IMPLAUSIBLE = 0.1
-"""A count below this share of the estimated tokens is no count."""
-
-_NOT_RECORDED = frozenset({"messages", "stream", "stream_options"})
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What became of one call with all its retries.
-
-    Attributes:
-        status: ``ok``, ``truncated``, ``empty``, ``refused``, ``context_overflow`` or ``error``.
-        prompt_tokens: As the service counted; estimated where it did not. 0 without a reply.
-        output_tokens: The same, with hidden reasoning.
-        attempts: Requests sent.
-        latency_s: Seconds of the last request.
-        started: Unix seconds at which the last request left.
-        error: Reason, ``timeout`` or ``http_503: ...``, None where status is ok.
-        params: JSON of what was sent beside the messages; ``adjusted`` says what the service made
-            us change.
-        cap: Limit on new tokens that was sent, 0 where none was.
-        lowered: The cap was lowered to what the window leaves beside this prompt.
-        served_model: The model that answered, as the service names it.
-        system_fingerprint: The service's own name for the version that answered.
-        billed: There is no reply, and the service may have written one all the same.
-        logprobs: JSON of the reply's log-probabilities; empty where there are none.
-    """
-
-    status: Status
-    text: str = ""
-    reasoning: str | None = None
-    finish_reason: str | None = None
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    attempts: int = 0
-    latency_s: float = 0.0
-    started: float = 0.0
-    error: str | None = None
-    params: str = "{}"
-    cap: int = 0
-    lowered: bool = False
-    served_model: str = ""
-    system_fingerprint: str = ""
-    billed: bool = False
-    logprobs: str = ""
 
 
 class Closing(Exception):
     """The client is being closed and starts no further request."""
-
-
-@dataclass
-class _Call:
-    """Progress of one call over its tries."""
-
-    messages: Sequence[Message]
-    max_tokens: int
-    temperature: float | None
-    extra: Mapping[str, Any]
-    prompt_tokens: int
-    again: Callable[[], bool]
-    attempts: int = 0
-    faults: int = 0
-    timeouts: int = 0
-    room: int | None = None
-    without: list[str] = field(default_factory=list)
-    started: float = 0.0
-    latency_s: float = 0.0
-    version: int = 0
-    fields: dict[str, Any] = field(default_factory=dict)
 
 
 class EndpointClient:
@@ -223,7 +158,7 @@ class EndpointClient:
             EndpointStopped: No call to this endpoint can succeed any more.
             Closing: The client was closed before a request could leave.
         """
-        call = _Call(
+        call = Call(
             messages,
             max_tokens,
             temperature,
@@ -239,12 +174,34 @@ class EndpointClient:
         try:
             reply = await self._with_retries(call)
         except Fault as fault:
-            words = scrub(fault.text, self._key)
-            return self._completion(call, fault.status, error=words, billed=fault.billed)
+            error = scrub(fault.text, self._key)
+            return self._outcome(call, fault.status, error, billed=fault.billed)
         finally:
             if mine:
                 self._settled.set()
-        return self._from_reply(call, reply)
+        served = self._served.get(reply.served_model, ServedModel(reply.served_model)).name
+        done = replace(
+            self._outcome(call, reply.status, reply.reason),
+            text=self._hide(reply.text),
+            reasoning=self._hide(reply.reasoning) if reply.reasoning else None,
+            served_model=served,
+        )
+        return call.counted(done, reply)
+
+    def _outcome(
+        self, call: Call, status: Status, error: str | None, *, billed: bool = False
+    ) -> Completion:
+        log.debug(
+            "%s: %s%s after %d attempts, %.1f s",
+            self.label, status, f" ({error})" if error else "", call.attempts, call.latency_s,
+        )  # fmt: skip
+        return call.ended(
+            status,
+            error,
+            wanted_cap=self.cap(call.max_tokens),
+            adjusted=self._dialect.learned,
+            billed=billed,
+        )
 
     async def _await_probe(self) -> None:
         if self._settled.is_set():
@@ -254,7 +211,7 @@ class EndpointClient:
         except TimeoutError:
             self._settled.set()
 
-    async def _with_retries(self, call: _Call) -> Reply:
+    async def _with_retries(self, call: Call) -> Reply:
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda e: isinstance(e, Fault) and e.retry),
             stop=lambda state: self._is_spent(call, _fault_of(state)),
@@ -265,7 +222,7 @@ class EndpointClient:
         )
         return await retrying(self._adjusting, call)
 
-    async def _adjusting(self, call: _Call) -> Reply:
+    async def _adjusting(self, call: Call) -> Reply:
         """One try; a refused parameter is changed at once, and is no fault of this call."""
         reason: Fault | None = None  # of a call that is tried without this and that
         async with AsyncExitStack() as trial:
@@ -297,20 +254,20 @@ class EndpointClient:
                     call.without.clear()
                 return reply
 
-    def _is_stale(self, fault: Fault, call: _Call) -> bool:
+    def _is_stale(self, fault: Fault, call: Call) -> bool:
         """Whether a refused call left before another one learned how to write it."""
         old = self._dialect.version != call.version
         return old and fault.code in (400, 422) and fault.status == "error"
 
-    def _suspect(self, fault: Fault, call: _Call) -> str | None:
+    def _suspect(self, fault: Fault, call: Call) -> str | None:
         return self._dialect.suspect(fault, call.fields, call.without)
 
-    def _learn(self, fault: Fault, call: _Call) -> bool:
+    def _learn(self, fault: Fault, call: Call) -> bool:
         """Whether a refusal says how the same request will pass, by the settings or by its size."""
         if self._dialect.learn(fault, call.fields):
             self._warn_of_changes()
             return True
-        cap = _cap_of(call.fields)
+        cap = call.cap
         if fault.size != "window" or not cap:
             return False
         said = read_window(fault.detail)
@@ -340,7 +297,7 @@ class EndpointClient:
         self._forbidden += 1
         return self._forbidden <= self.config.concurrency
 
-    async def _send(self, call: _Call) -> Reply:
+    async def _send(self, call: Call) -> Reply:
         async with AsyncExitStack() as held:
             estimate = await self._unless_ended(lambda: self._wait_for_turn(call, held))
             self._check_open()
@@ -359,7 +316,7 @@ class EndpointClient:
         self._note_reply(call, reply, estimate)
         return reply
 
-    async def _wait_for_turn(self, call: _Call, held: AsyncExitStack) -> int:
+    async def _wait_for_turn(self, call: Call, held: AsyncExitStack) -> int:
         """Wait until a call may leave; what it holds in flight goes into ``held``.
 
         Returns:
@@ -375,7 +332,7 @@ class EndpointClient:
         async with self._estimating:
             return await self._take_tokens(call)
 
-    async def _take_tokens(self, call: _Call) -> int:
+    async def _take_tokens(self, call: Call) -> int:
         expected = call.max_tokens or _DEFAULT_CAP
         if self._typical_output is not None:
             expected = min(expected, round(self._typical_output))
@@ -413,7 +370,7 @@ class EndpointClient:
         """
         await self._unless_ended(lambda: asyncio.sleep(seconds))
 
-    def _write(self, call: _Call) -> dict[str, Any]:
+    def _write(self, call: Call) -> dict[str, Any]:
         max_tokens = call.max_tokens
         if max_tokens:
             room = call.room if call.room is not None else self._dialect.room(call.prompt_tokens)
@@ -422,7 +379,7 @@ class EndpointClient:
             call.messages, max_tokens, call.temperature, call.extra, call.without
         )
 
-    def _note_reply(self, call: _Call, reply: Reply, estimate: int) -> None:
+    def _note_reply(self, call: Call, reply: Reply, estimate: int) -> None:
         if self._first_calls is not None and self._replied_at is None:
             for _ in range(self.config.concurrency):
                 self._first_calls.release()
@@ -454,7 +411,7 @@ class EndpointClient:
         if self._closing:
             raise Closing
 
-    def _is_spent(self, call: _Call, fault: Fault) -> bool:
+    def _is_spent(self, call: Call, fault: Fault) -> bool:
         """Whether a call is given up after this fault.
 
         A 429 costs nothing and says only "later", so it is bounded by time; other faults by number.
@@ -491,7 +448,7 @@ class EndpointClient:
         fault = _fault_of(state)
         return 0.0 if fault.limited or fault.wait is not None else self._backoff(state)
 
-    def _before_retry(self, call: _Call, state: tenacity.RetryCallState) -> None:
+    def _before_retry(self, call: Call, state: tenacity.RetryCallState) -> None:
         fault = _fault_of(state)
         words = f"{self._transport.where} answered {scrub(fault.text, self._key)}"
         log.debug("%s: try %d again: %s", self.label, state.attempt_number, words)
@@ -526,57 +483,6 @@ class EndpointClient:
             )
             self._ended.set()
         raise EndpointStopped(self.stopped)
-
-    def _from_reply(self, call: _Call, reply: Reply) -> Completion:
-        done = self._completion(call, reply.status, error=reply.reason)
-        text = self._hide(reply.text)
-        thought = self._hide(reply.reasoning) if reply.reasoning else None
-        return replace(
-            done,
-            text=text,
-            reasoning=thought,
-            finish_reason=reply.finish_reason,
-            prompt_tokens=_plausible(reply.prompt_tokens, call.prompt_tokens),
-            output_tokens=_plausible(reply.output_tokens, estimate_tokens(text + (thought or ""))),
-            served_model=self._served.get(reply.served_model, ServedModel(reply.served_model)).name,
-            system_fingerprint=reply.system_fingerprint,
-            logprobs=reply.logprobs,
-        )
-
-    def _completion(
-        self, call: _Call, status: Status, error: str | None, *, billed: bool = False
-    ) -> Completion:
-        params = {k: v for k, v in call.fields.items() if k not in _NOT_RECORDED}
-        adjusted, cap = dict(self._dialect.learned), _cap_of(call.fields)
-        lowered = 0 < cap < self.cap(call.max_tokens)
-        if lowered:
-            adjusted["room"] = f"{cap} of {call.max_tokens} new tokens fit into the window"
-        log.debug(
-            "%s: %s%s after %d attempts, %.1f s",
-            self.label, status, f" ({error})" if error else "", call.attempts, call.latency_s,
-        )  # fmt: skip
-        return Completion(
-            status=status,
-            error=error,
-            billed=billed,
-            attempts=call.attempts,
-            latency_s=call.latency_s,
-            started=call.started,
-            params=canonical(hidden(params) | ({"adjusted": adjusted} if adjusted else {})),
-            cap=cap,
-            lowered=lowered,
-        )
-
-
-def _cap_of(fields: Mapping[str, Any]) -> int:
-    """The limit on new tokens in a request, 0 where there is none."""
-    cap = fields.get("max_tokens", fields.get("max_completion_tokens"))
-    return cap if isinstance(cap, int) else 0
-
-
-def _plausible(counted: int | None, estimated: int) -> int:
-    """Tokens as the service counted them; as estimated where it did not, or cannot have."""
-    return estimated if counted is None or counted < estimated * _IMPLAUSIBLE else counted
 
 
 def _fault_of(state: tenacity.RetryCallState) -> Fault:

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from mtbench_ray.config import EngineConfig, ModelConfig
-from mtbench_ray.endpoint.client import Closing, Completion, EndpointClient
+from mtbench_ray.endpoint.client import Closing, EndpointClient
+from mtbench_ray.endpoint.completion import Completion
 from mtbench_ray.endpoint.keys import resolve_key
 from mtbench_ray.endpoint.loop import background_loop
 from mtbench_ray.endpoint.shared_limit import shared_limiter

@@ -21,14 +21,14 @@ import queue
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from mtbench_ray.config import EngineConfig, ModelConfig
-from mtbench_ray.engines.base import Engine, Output, Shard, ShardUnit, Swap
+from mtbench_ray.engines.base import Engine, Output, Shard, Swap
 from mtbench_ray.errors import EngineFault, UserError
-from mtbench_ray.generate.conversation import converse, failed_turn
+from mtbench_ray.generate.rounds import Ledger, run_round, views_of, width
 from mtbench_ray.models.fingerprint import check_content
-from mtbench_ray.schema import ANSWERED, EngineEvent, Turn
+from mtbench_ray.schema import EngineEvent, Turn
 from mtbench_ray.system.threads import start_loop
 
 StartEngine = Callable[[ModelConfig, EngineConfig], Awaitable[Engine]]
@@ -40,7 +40,6 @@ _COMPANY = 8
 """Suspects run in groups this many times smaller than the one that died."""
 
 
-_FAKE_SEQUENCES = 96
 _PROCESS = f"{platform.node()} {os.getpid()}"
 _PATIENCE = 4.0
 """Times longer, after an engine that counted as hung, until the next one does: it may only be slow,
@@ -73,42 +72,6 @@ async def start_engine(model: ModelConfig, config: EngineConfig) -> Engine:
 _BEAT, _END = "beat", "end"
 _Item = Output | str
 """What the event loop hands over: outputs, signs of life, and its end."""
-
-
-@dataclass
-class _Ledger:
-    """What a shard has pending; passes rows on as they come."""
-
-    shard: Shard
-    send: Callable[[Output], None]
-    pending: dict[str, ShardUnit] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for unit in self.shard.units:
-            # A failed row of an earlier run is no turn to build on: it is pending again.
-            unit = replace(unit, done=tuple(t for t in unit.done if t.status in ANSWERED))
-            if self._turns_left(unit):
-                self.pending[unit.answer_id] = unit
-
-    def emit(self, row: Turn) -> None:
-        """A row of a unit: sent on and, where it is good, built on if the engine dies later."""
-        unit = self.pending[row.answer_id]
-        unit = replace(unit, done=(*unit.done, row))
-        self.pending[row.answer_id] = unit
-        if not self._turns_left(unit):
-            del self.pending[row.answer_id]
-        self.send(row)
-
-    def fail(self, answer_id: str, reason: str, origin: str) -> None:
-        """Every turn that a unit has pending, as failed rows."""
-        unit = self.pending[answer_id]
-        for turn in self._turns_left(unit):
-            history = tuple(t.content for t in unit.done if t.turn < turn)
-            self.emit(failed_turn(unit, self.shard, turn, reason, origin, history))
-
-    def _turns_left(self, unit: ShardUnit) -> list[int]:
-        there = {turn.turn for turn in unit.done}
-        return [n for n in range(1, len(unit.question.turns) + 1) if n not in there]
 
 
 class ShardWorker:
@@ -236,7 +199,7 @@ class ShardWorker:
 
     async def _answer(self, shard: Shard, send: Callable[[Output], None]) -> None:
         """All of a shard, to the last row."""
-        ledger = _Ledger(shard, send)
+        ledger = Ledger(shard, send)
         reason = ""
         try:
             if ledger.pending:
@@ -248,7 +211,7 @@ class ShardWorker:
         for answer_id in list(ledger.pending):
             ledger.fail(answer_id, reason or "engine stopped early", origin)
 
-    async def _work(self, ledger: _Ledger) -> str:
+    async def _work(self, ledger: Ledger) -> str:
         """Run rounds until nothing is pending; else why the rest cannot be done."""
         shard = ledger.shard
         crashes: Counter[str] = Counter()
@@ -266,25 +229,25 @@ class ShardWorker:
                 return str(error)
             least = min(crashes[answer_id] for answer_id in ledger.pending)
             group = [unit for key, unit in ledger.pending.items() if crashes[key] == least]
-            limit = (_width(shard.engine), company)[least] if least < 2 else 1
-            views, apart = await _views(engine, group, shard.engine.kind)
+            limit = (width(shard.engine), company)[least] if least < 2 else 1
+            views, apart = await views_of(engine, group, shard.engine.kind)
             for answer_id, reason in apart.items():
                 ledger.fail(answer_id, reason, engine.origin)
             group = [unit for unit in group if unit.answer_id in ledger.pending]
-            lost = await _round(views, group, ledger, limit)
-            if lost is None:
+            crash = await run_round(views, group, ledger, limit)
+            if crash is None:
                 continue
-            why = str(lost.fault)
-            if lost.fault.hung:
+            why = str(crash.fault)
+            if crash.fault.hung:
                 self._patience = _PATIENCE
             await self._stop_engine()
-            if lost.fault.fatal:
+            if crash.fault.fatal:
                 return why
-            crashes.update(lost.suspects)
+            crashes.update(crash.suspects)
             if least == 0:
-                company = max(1, math.ceil(len(lost.suspects) / _COMPANY))
-            if len(lost.suspects) == 1:
-                (culprit,) = lost.suspects
+                company = max(1, math.ceil(len(crash.suspects) / _COMPANY))
+            if len(crash.suspects) == 1:
+                (culprit,) = crash.suspects
                 if crashes[culprit] >= shard.engine.row_attempts:
                     ledger.fail(culprit, f"took its engine down: {why}", engine.origin)
                     # It was this row and not the engine: the others get their restarts back.
@@ -365,80 +328,3 @@ class ShardWorker:
             gpu_memory_gb=memory,
             created=time.time(),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    """An engine that was lost in a round, and the units that were on it at that moment."""
-
-    fault: EngineFault
-    suspects: frozenset[str]
-
-
-async def _views(
-    engine: Engine, units: list[ShardUnit], kind: str
-) -> tuple[dict[str, Engine], dict[str, str]]:
-    """The engine as each unit's model sees it, and why some units cannot be answered on it."""
-    views: dict[str, Engine] = {}
-    apart: dict[str, str] = {}
-    by_model: dict[str, Engine | str] = {}
-    for unit in units:
-        if unit.model is None:
-            views[unit.answer_id] = engine
-            continue
-        label = unit.model.label
-        if label not in by_model:
-            try:
-                await asyncio.to_thread(check_content, unit.model, kind)
-                by_model[label] = await engine.adopt(unit.model) or "not an adapter of this engine"
-            except (EngineFault, UserError) as error:
-                by_model[label] = str(error)
-        view = by_model[label]
-        if isinstance(view, str):
-            apart[unit.answer_id] = view
-        else:
-            views[unit.answer_id] = view
-    return views, apart
-
-
-async def _round(
-    views: dict[str, Engine], units: list[ShardUnit], ledger: _Ledger, limit: int
-) -> _Lost | None:
-    """Walk ``units``, ``limit`` at a time; None where all ended, else how the engine was lost."""
-    slots = asyncio.Semaphore(limit)
-    running: set[str] = set()
-    faults: list[EngineFault] = []
-
-    async def one(unit: ShardUnit) -> None:
-        async with slots:
-            if faults:
-                return  # its slot came free because the engine is lost: it is no suspect
-            running.add(unit.answer_id)
-            try:
-                await converse(views[unit.answer_id], unit, ledger.shard, ledger.emit)
-            except EngineFault as fault:
-                faults.append(fault)
-                raise
-            running.discard(unit.answer_id)
-
-    tasks = [asyncio.create_task(one(unit)) for unit in units]
-    try:
-        await asyncio.gather(*tasks)
-    except EngineFault as fault:
-        return _Lost(fault, frozenset(running & ledger.pending.keys()))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    return None
-
-
-def _width(config: EngineConfig) -> int:
-    """Conversations at once: what the engine, which is up, takes."""
-    if config.kind == "openai":
-        return config.concurrency
-    if config.kind == "vllm":
-        from mtbench_ray.engines.vllm.arguments import sequences
-
-        return sequences(config)
-    return config.max_num_seqs or _FAKE_SEQUENCES

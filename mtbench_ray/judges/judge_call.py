@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mtbench_ray.config import JudgeConfig
-from mtbench_ray.endpoint.client import Closing, Completion, EndpointClient
+from mtbench_ray.endpoint.client import Closing, EndpointClient
+from mtbench_ray.endpoint.completion import Completion
 from mtbench_ray.endpoint.tokens import cost, prompt_tokens
 from mtbench_ray.errors import EndpointStopped
 from mtbench_ray.judges.base import Reply

@@ -1,0 +1,129 @@
+"""One round over a shard's conversations on a running engine, and what the shard still lacks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from mtbench_ray.config import EngineConfig
+from mtbench_ray.engines.base import Engine, Output, Shard, ShardUnit
+from mtbench_ray.errors import EngineFault, UserError
+from mtbench_ray.generate.conversation import converse, failed_turn
+from mtbench_ray.models.fingerprint import check_content
+from mtbench_ray.schema import ANSWERED, Turn
+
+_FAKE_SEQUENCES = 96
+
+
+@dataclass
+class Ledger:
+    """What a shard has pending; passes rows on as they come."""
+
+    shard: Shard
+    send: Callable[[Output], None]
+    pending: dict[str, ShardUnit] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for unit in self.shard.units:
+            # A failed row of an earlier run is no turn to build on: it is pending again.
+            unit = replace(unit, done=tuple(t for t in unit.done if t.status in ANSWERED))
+            if self._turns_left(unit):
+                self.pending[unit.answer_id] = unit
+
+    def emit(self, row: Turn) -> None:
+        """A row of a unit: sent on and, where it is good, built on if the engine dies later."""
+        unit = self.pending[row.answer_id]
+        unit = replace(unit, done=(*unit.done, row))
+        self.pending[row.answer_id] = unit
+        if not self._turns_left(unit):
+            del self.pending[row.answer_id]
+        self.send(row)
+
+    def fail(self, answer_id: str, reason: str, origin: str) -> None:
+        """Every turn that a unit has pending, as failed rows."""
+        unit = self.pending[answer_id]
+        for turn in self._turns_left(unit):
+            history = tuple(t.content for t in unit.done if t.turn < turn)
+            self.emit(failed_turn(unit, self.shard, turn, reason, origin, history))
+
+    def _turns_left(self, unit: ShardUnit) -> list[int]:
+        there = {turn.turn for turn in unit.done}
+        return [n for n in range(1, len(unit.question.turns) + 1) if n not in there]
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """An engine that ended in a round, and the units that were on it at that moment."""
+
+    fault: EngineFault
+    suspects: frozenset[str]
+
+
+async def views_of(
+    engine: Engine, units: list[ShardUnit], kind: str
+) -> tuple[dict[str, Engine], dict[str, str]]:
+    """The engine as each unit's model sees it, and why some units cannot be answered on it."""
+    views: dict[str, Engine] = {}
+    apart: dict[str, str] = {}
+    by_model: dict[str, Engine | str] = {}
+    for unit in units:
+        if unit.model is None:
+            views[unit.answer_id] = engine
+            continue
+        label = unit.model.label
+        if label not in by_model:
+            try:
+                await asyncio.to_thread(check_content, unit.model, kind)
+                by_model[label] = await engine.adopt(unit.model) or "not an adapter of this engine"
+            except (EngineFault, UserError) as error:
+                by_model[label] = str(error)
+        view = by_model[label]
+        if isinstance(view, str):
+            apart[unit.answer_id] = view
+        else:
+            views[unit.answer_id] = view
+    return views, apart
+
+
+async def run_round(
+    views: dict[str, Engine], units: list[ShardUnit], ledger: Ledger, limit: int
+) -> Crash | None:
+    """Walk ``units``, ``limit`` at a time; None where all ended, else the crash."""
+    slots = asyncio.Semaphore(limit)
+    running: set[str] = set()
+    faults: list[EngineFault] = []
+
+    async def one(unit: ShardUnit) -> None:
+        async with slots:
+            if faults:
+                return  # its slot came free because the engine is lost: it is no suspect
+            running.add(unit.answer_id)
+            try:
+                await converse(views[unit.answer_id], unit, ledger.shard, ledger.emit)
+            except EngineFault as fault:
+                faults.append(fault)
+                raise
+            running.discard(unit.answer_id)
+
+    tasks = [asyncio.create_task(one(unit)) for unit in units]
+    try:
+        await asyncio.gather(*tasks)
+    except EngineFault as fault:
+        return Crash(fault, frozenset(running & ledger.pending.keys()))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return None
+
+
+def width(config: EngineConfig) -> int:
+    """Conversations at once: what the engine, which is up, takes."""
+    if config.kind == "openai":
+        return config.concurrency
+    if config.kind == "vllm":
+        from mtbench_ray.engines.vllm.arguments import sequences
+
+        return sequences(config)
+    return config.max_num_seqs or _FAKE_SEQUENCES
