@@ -127,33 +127,33 @@ def http_fault(code: int, headers: Mapping[str, str], body: str, now: float) -> 
         now: Unix seconds, for waits given as a date.
     """
     said = read_error(body)
-    words = said.text
-    probe = words[:_SEARCHED]
+    text = said.text
+    probe = text[:_SEARCHED]
     wait = requested_wait(headers, body, now)
     size: SizeKind = "prompt" if code == 413 else ""
     if code in (400, 422):
         size = size_kind(said.message[:_SEARCHED])
     # Waiting for what can never pass would hold up all calls, and change nothing for this one.
     if size in ("prompt", "window") or (code == 429 and _can_never_pass(probe)):
-        return Fault("context_overflow", words, status="context_overflow", code=code, size=size)
+        return Fault("context_overflow", text, status="context_overflow", code=code, size=size)
     if code in (400, 403, 422, 451) and _FILTERED.search(probe):
-        return Fault("content_filter", words, status="refused", code=code)
+        return Fault("content_filter", text, status="refused", code=code)
     if code == 402 or (code in (400, 403, 429) and _no_money(said, waits=wait is not None)):
-        return Fault("no_quota", words, stop="the account has no quota left", code=code)
+        return Fault("no_quota", text, stop="the account has no quota left", code=code)
     if code == 401 or (code == 400 and _BAD_KEY.search(probe)):
-        return Fault("bad_key", words, stop="the key is not accepted", code=code)
+        return Fault("bad_key", text, stop="the key is not accepted", code=code)
     if code == 403:
         # A service answers in JSON; a page comes from something in between.
-        page = words.lstrip().startswith("<")
+        page = text.lstrip().startswith("<")
         stop = "a firewall gives no access to this" if page else "the key has no access to this"
-        return Fault("forbidden", words, stop=stop, code=code)
+        return Fault("forbidden", text, stop=stop, code=code)
     if code == 404 or (code == 400 and _NO_MODEL.search(probe)):
-        return Fault("not_found", words, stop="there is no such model or address", code=code)
+        return Fault("not_found", text, stop="there is no such model or address", code=code)
     if code == 429:
-        return Fault("rate_limited", words, retry=True, wait=wait, limited=True, code=code)
+        return Fault("rate_limited", text, retry=True, wait=wait, limited=True, code=code)
     retry = code in (408, 409) or code >= 500
     return Fault(
-        f"http_{code}", words, retry=retry, wait=wait, code=code, param=said.param, size=size
+        f"http_{code}", text, retry=retry, wait=wait, code=code, param=said.param, size=size
     )
 
 
@@ -173,11 +173,11 @@ def _no_money(said: ErrorBody, waits: bool) -> bool:
     return bool(_MONEY.search(text)) and not _SHORT_PERIOD.search(text)
 
 
-def _can_never_pass(words: str) -> bool:
+def _can_never_pass(text: str) -> bool:
     """Whether one request alone is above a limit on tokens a minute."""
-    asked = _REQUESTED.search(words)
+    asked = _REQUESTED.search(text)
     if asked is None:
-        return _TOO_LARGE.search(words) is not None
+        return _TOO_LARGE.search(text) is not None
     limit, requested = (int(number.replace(",", "") or 0) for number in asked.groups())
     return requested > limit
 

@@ -450,18 +450,18 @@ class EndpointClient:
 
     def _before_retry(self, call: Call, state: tenacity.RetryCallState) -> None:
         fault = _fault_of(state)
-        words = f"{self._transport.where} answered {scrub(fault.text, self._key)}"
-        log.debug("%s: try %d again: %s", self.label, state.attempt_number, words)
+        answered = f"{self._transport.where} answered {scrub(fault.text, self._key)}"
+        log.debug("%s: try %d again: %s", self.label, state.attempt_number, answered)
         if fault.limit:
             self._limiter.stated(fault.limit)
         if fault.limited:
             self._limiter.refused(call.latency_s)
         if fault.limited or fault.wait is not None:
-            self._limiter.pause(fault.wait or self._backoff(state), words)
+            self._limiter.pause(fault.wait or self._backoff(state), answered)
         else:
             # The first of each kind is shown, so that a wrong address is no silent hang.
             tries = f"trying again, at most {self.config.max_retries} times"
-            self._warn(fault.reason, f"{words}; {tries} (shown once for each kind)")
+            self._warn(fault.reason, f"{answered}; {tries} (shown once for each kind)")
 
     def _stop(self, why: str, fault: Fault) -> None:
         """End all calls, with one message.

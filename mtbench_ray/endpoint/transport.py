@@ -70,7 +70,7 @@ class Transport:
                 "run `pip install socksio`, or unset ALL_PROXY, HTTP_PROXY and HTTPS_PROXY",
             ) from None
         except Exception:
-            # Each library has its own class for a bad URL, and its words may hold a password.
+            # Each library has its own class for a bad URL, and its text may hold a password.
             usable = False
         if not usable:
             raise UserError(
@@ -132,8 +132,8 @@ class Transport:
             reply = read_reply(_text(raw.http_response))
             return replace(reply, limit=stated_limit(raw.http_response.headers))
         except (TimeoutError, openai.APITimeoutError):
-            words = f"no reply in {self._config.timeout_s:g} s"
-            raise Fault("timeout", words, retry=True, billed=True) from None
+            detail = f"no reply in {self._config.timeout_s:g} s"
+            raise Fault("timeout", detail, retry=True, billed=True) from None
         except openai.APIStatusError as error:
             headers, text = error.response.headers, error.response.text
             fault = http_fault(error.status_code, headers, text, time.time())
@@ -142,10 +142,10 @@ class Transport:
         except openai.APIConnectionError as error:
             replica.resting_until = time.monotonic() + _REPLICA_REST_S
             cause = error.__cause__
-            words = f"{type(cause).__name__} {cause}" if cause else str(error)
+            detail = f"{type(cause).__name__} {cause}" if cause else str(error)
             # One that never stood carried no request.
             sent = "Connect" not in type(cause).__name__
-            raise Fault("connection", words, retry=True, billed=sent) from None
+            raise Fault("connection", detail, retry=True, billed=sent) from None
         finally:
             replica.in_flight -= 1
 

@@ -103,7 +103,7 @@ class Output:
 
     def last_error(self) -> str:
         """The last line that names an error and says what it is; empty where there is none."""
-        words = ""
+        message = ""
         for fd, start in self._from.items():
             with open(f"/proc/self/fd/{fd}", "rb") as file:
                 file.seek(start)
@@ -112,12 +112,12 @@ class Output:
             for line in text.splitlines():
                 found = _ERROR.search(line)
                 if found and not _GENERIC.search(line):
-                    words = f"{found[1]}: {found[2].strip()}"
+                    message = f"{found[1]}: {found[2].strip()}"
                 elif (bare := _BARE.search(line)) and not _GENERIC.search(line):
-                    words = f"{bare[1]}: {before or 'no words'}"
+                    message = f"{bare[1]}: {before or 'no words'}"
                 # Lines of an engine's log begin with the process and a place in brackets.
                 before = line.rpartition("] ")[2].strip(" ^~") or before
-        return words[:500]
+        return message[:500]
 
 
 def _size(fd: int) -> int | None:

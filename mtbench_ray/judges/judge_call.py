@@ -104,8 +104,8 @@ class Asker:
             return await self._check(request)
         shown, total = self._fit(request), _Total()
         if shown is None:
-            words = f"context_overflow: more than the judge's {self.judge.context_window} tokens"
-            return self._judgment(request, Completion("context_overflow", error=words), total)
+            reason = f"context_overflow: more than the judge's {self.judge.context_window} tokens"
+            return self._judgment(request, Completion("context_overflow", error=reason), total)
         params = json.loads(request.params)
         cap = params.pop("max_tokens", self.judge.max_tokens)
         temperature = params.pop("temperature", self.judge.temperature)
@@ -177,9 +177,9 @@ class Asker:
         judge = self.judge
         return min(judge.retry_wait_s * judge.retry_factor**tries, judge.retry_max_wait_s)
 
-    def failed(self, request: Request, words: str) -> Judgment:
+    def failed(self, request: Request, reason: str) -> Judgment:
         """The row of a request that this program itself failed on."""
-        return self._judgment(request, Completion("error", error=words), _Total())
+        return self._judgment(request, Completion("error", error=reason), _Total())
 
     def _fit(self, request: Request) -> Request | None:
         """The request as it will be sent, None where it cannot fit into the judge's window."""

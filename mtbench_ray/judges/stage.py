@@ -247,10 +247,10 @@ class JudgeStage:
             raise
         except Exception as error:
             # A fault of this program may cost one row, and must say so, but not the run.
-            words = scrub(f"internal error: {type(error).__name__}: {error}", self._key)
+            reason = scrub(f"internal error: {type(error).__name__}: {error}", self._key)
             trace = scrub(traceback.format_exc(), self._key)
             log.error("judge %s, %s: %s", self.judge.label, request.judgment_id, trace)
-            return asker.failed(request, words)
+            return asker.failed(request, reason)
 
     def _finish(self, judgment: Judgment) -> None:
         self._emit(judgment)

@@ -50,7 +50,7 @@ class ServerNews:
 
     judge: Judge
     what: str
-    words: str = ""
+    reason: str = ""
 
 
 class Judges:
@@ -215,13 +215,13 @@ class Judges:
             return
         if news.what == "gone":
             judge.restarting = False
-            judge.stage.fail(f"the local judge {news.words}")
+            judge.stage.fail(f"the local judge {news.reason}")
             judge.stage.stop(0.0)
         elif news.what == "down":
             # What was in flight is lost with the server; it costs nothing to ask it again.
             judge.restarting = True
             judge.stage.stop(0.0)
-            self._note(f"restarting the local judge {label}: {news.words}")
+            self._note(f"restarting the local judge {label}: {news.reason}")
         else:
             if judge.restarting:
                 judge.restarting = False
@@ -302,8 +302,8 @@ class Judges:
 
         def ended(error: BaseException | None) -> None:
             if error is not None:
-                words = f"is not watched any more ({type(error).__name__}: {error})"
-                self._post(ServerNews(judge, "gone", words))
+                reason = f"is not watched any more ({type(error).__name__}: {error})"
+                self._post(ServerNews(judge, "gone", reason))
 
         start_thread("judge-server", lambda: self._watch_server(judge), ended)
 
@@ -319,11 +319,11 @@ class Judges:
                     if self._closed.wait(_LOOK_S):
                         return
                 crashes += 1
-                words = next(iter(dead.values()))
+                reason = next(iter(dead.values()))
                 doing = f"died {crashes} times"
                 if crashes > MAX_CRASHES:
-                    raise EngineFault(words)
-                self._post(ServerNews(judge, "down", words))
+                    raise EngineFault(reason)
+                self._post(ServerNews(judge, "down", reason))
                 judge.server.restart(timeout)
         except (EngineFault, UserError) as error:
             self._post(ServerNews(judge, "gone", f"{doing}: {error}"))

@@ -206,43 +206,43 @@ class Progress:
     def _line(self, *, end: bool = False) -> str:
         passed = time.monotonic() - self._began
         left = None if end else self._left()
-        words = [f"{passed:5.0f} s", self._counts(), *self._rates()]
+        parts = [f"{passed:5.0f} s", self._counts(), *self._rates()]
         if not self._up and self._standings.turns_done < self._standings.turns_wanted:
-            words.append("engines are starting")
+            parts.append("engines are starting")
         if left is not None:
-            words.append(f"about {_span(left)} left")
-        return "  ".join(words)
+            parts.append(f"about {_span(left)} left")
+        return "  ".join(parts)
 
     def _counts(self) -> str:
         """How far the run is."""
-        words = [f"turns {self._standings.turns_done}/{self._standings.turns_wanted}"]
+        parts = [f"turns {self._standings.turns_done}/{self._standings.turns_wanted}"]
         under_way = sum(self._under_way.values())
         if under_way and not self._standings.turns_done:
-            words.append(f"{under_way} tokens so far")
+            parts.append(f"{under_way} tokens so far")
         if self._rows > 1:
-            words.insert(0, f"{self._what} {self._standings.finished}/{self._rows}")
+            parts.insert(0, f"{self._what} {self._standings.finished}/{self._rows}")
         judges = self._standings.verdicts.values()
         if judges:
             done, wanted = (sum(getattr(c, name) for c in judges) for name in ("done", "wanted"))
-            words.append(f"judged {done}/{wanted}")
+            parts.append(f"judged {done}/{wanted}")
         if self._failed:
-            words.append(f"failed {self._failed}")
+            parts.append(f"failed {self._failed}")
         if self._rated and (scored := sum(count.scored for count in judges)):
-            words.append(f"mean so far {sum(count.total for count in judges) / scored:.2f}")
+            parts.append(f"mean so far {sum(count.total for count in judges) / scored:.2f}")
         if self._cost:
-            words.append(f"${self._cost:.2f}")
-        return "  ".join(words)
+            parts.append(f"${self._cost:.2f}")
+        return "  ".join(parts)
 
     def _rates(self) -> list[str]:
         now, then = self._mark(), self._past[0]
         verdicts = sum(now.verdicts.values()) - sum(then.verdicts.values())
-        words = []
+        parts = []
         if tokens := self._tokens + sum(self._under_way.values()):
             passed = time.monotonic() - self._began
-            words.append(f"{tokens / max(passed, 1e-9):.0f} tok/s")
+            parts.append(f"{tokens / max(passed, 1e-9):.0f} tok/s")
         if verdicts and now.at - then.at >= 1.0:
-            words.append(f"{verdicts / (now.at - then.at):.1f} judged/s")
-        return words
+            parts.append(f"{verdicts / (now.at - then.at):.1f} judged/s")
+        return parts
 
     def _left(self) -> float | None:
         """Seconds to go if all streams go on as they did of late; None where that is unknown."""

@@ -303,11 +303,11 @@ class Session:
             self._failure = event.error  # told when all has ended
             return
         self._never_began = isinstance(event.error, NeverBegan)
-        words = str(event.error).strip() or type(event.error).__name__
+        reason = str(event.error).strip() or type(event.error).__name__
         # The whole text, often a remote traceback, is in the run record.
-        self.record.notes.append(f"answers: {words}")
+        self.record.notes.append(f"answers: {reason}")
         where = pipeline.LOGS if needs_ray(self.config.engine, self.config.cluster) else ""
-        self.progress.message(f"answers stopped: {words.splitlines()[-1]}{where}")
+        self.progress.message(f"answers stopped: {reason.splitlines()[-1]}{where}")
 
     def _note(self, text: str) -> None:
         self.record.notes.append(text)

@@ -18,7 +18,7 @@ import pytest
 from paths import ROOT
 
 from mtbench_ray.config import EngineConfig, ModelConfig
-from mtbench_ray.engines.hot_swap import prefetch as ahead
+from mtbench_ray.engines.hot_swap import prefetch
 from mtbench_ray.engines.hot_swap.prefetch import Room, staging_room
 from mtbench_ray.engines.hot_swap.staging import StagedWeights, Staging
 from mtbench_ray.engines.hot_swap.staging_process import StagingError, map_buffer, tensors
@@ -48,21 +48,23 @@ def contents(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def spare() -> Iterator[Staging]:
+def staging() -> Iterator[Staging]:
     """One for all: its process takes seconds to import torch."""
-    spare = Staging("host")
-    yield spare
-    spare.close()
+    staging = Staging("host")
+    yield staging
+    staging.close()
 
 
-def test_weights_arrive_whole_layer_by_layer_in_one_buffer(spare: Staging, tmp_path: Path) -> None:
+def test_weights_arrive_whole_layer_by_layer_in_one_buffer(
+    staging: Staging, tmp_path: Path
+) -> None:
     one = write_llama(tmp_path / "one", 1, shards=True)
     two = write_llama(tmp_path / "two", 2)
     assert len(list(one.glob("*.safetensors"))) > 2
-    first = asyncio.run(spare.stage(one))
+    first = asyncio.run(staging.stage(one))
     buffer = map_buffer(first.place, first.handle)
     got = {name: tensor.clone() for name, tensor in tensors(buffer, first.table)}
-    second = asyncio.run(spare.stage(two))
+    second = asyncio.run(staging.stage(two))
     assert second.handle == first.handle  # mapped once for all checkpoints
     for held, expected in ((got, one), (dict(tensors(buffer, second.table)), two)):
         assert held.keys() == contents(expected).keys()
@@ -73,59 +75,61 @@ def test_weights_arrive_whole_layer_by_layer_in_one_buffer(spare: Staging, tmp_p
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_forward_pass_over_held_weights(spare: Staging, tmp_path: Path, tied: bool) -> None:
+def test_forward_pass_over_held_weights(staging: Staging, tmp_path: Path, tied: bool) -> None:
     from mtbench_ray.engines.hot_swap.verify import reference_logprobs
 
     folder = write_llama(tmp_path / "model", 3, tied=tied)
     ids = [5, 9, 1, 60, 33]
-    asyncio.run(spare.stage(folder))
-    assert asyncio.run(spare.logprobs(ids)) == pytest.approx(
+    asyncio.run(staging.stage(folder))
+    assert asyncio.run(staging.logprobs(ids)) == pytest.approx(
         reference_logprobs(folder, ids), abs=1e-5
     )
 
 
-def test_what_cannot_be_read_is_told_and_the_next_one_can(spare: Staging, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_told_and_the_next_one_can(staging: Staging, tmp_path: Path):
     good, bad = write_llama(tmp_path / "good", 4), write_llama(tmp_path / "bad", 5)
     file = bad / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(StagingError, match="shorter than its header"):
-        asyncio.run(spare.stage(bad))
-    asyncio.run(spare.stage(good))
+        asyncio.run(staging.stage(bad))
+    asyncio.run(staging.stage(good))
     (good / "config.json").write_text('{"model_type": "unheard-of"}')
     with pytest.raises(StagingError, match="unheard-of"):
-        asyncio.run(spare.logprobs([1, 2]))
+        asyncio.run(staging.logprobs([1, 2]))
 
 
-def test_a_call_that_was_given_up_does_not_answer_the_next(spare: Staging, tmp_path: Path) -> None:
+def test_a_call_that_was_given_up_does_not_answer_the_next(
+    staging: Staging, tmp_path: Path
+) -> None:
     one, two = write_llama(tmp_path / "one", 6), write_llama(tmp_path / "two", 7)
 
     async def work() -> None:
-        given_up = asyncio.create_task(spare.stage(one))
+        given_up = asyncio.create_task(staging.stage(one))
         await asyncio.sleep(0)  # it is under way
         given_up.cancel()
         with pytest.raises(asyncio.CancelledError):
             await given_up
-        held = await spare.stage(two)
+        held = await staging.stage(two)
         loaded = dict(tensors(map_buffer(held.place, held.handle), held.table))
         assert all(torch.equal(loaded[name], t) for name, t in contents(two).items())
 
     asyncio.run(work())
 
 
-def test_another_cut_into_files_fits_the_mapped_buffer(spare: Staging, tmp_path: Path) -> None:
-    first = asyncio.run(spare.stage(write_llama(tmp_path / "one", 9)))
-    second = asyncio.run(spare.stage(write_llama(tmp_path / "two", 10, shards=True)))
+def test_another_cut_into_files_fits_the_mapped_buffer(staging: Staging, tmp_path: Path):
+    first = asyncio.run(staging.stage(write_llama(tmp_path / "one", 9)))
+    second = asyncio.run(staging.stage(write_llama(tmp_path / "two", 10, shards=True)))
     assert second.handle == first.handle
     held = dict(tensors(map_buffer(first.place, first.handle), second.table))
     assert all(torch.equal(held[name], t) for name, t in contents(tmp_path / "two").items())
 
 
-def test_of_loads_that_wait_only_the_newest_is_done(spare: Staging, tmp_path: Path) -> None:
+def test_of_loads_that_wait_only_the_newest_is_done(staging: Staging, tmp_path: Path):
     folders = [write_llama(tmp_path / f"m{seed}", seed) for seed in range(4)]
 
     async def work() -> list[object]:
-        with spare._turn:  # all of them wait
-            loads = [asyncio.create_task(spare.stage(folder)) for folder in folders]
+        with staging._turn:  # all of them wait
+            loads = [asyncio.create_task(staging.stage(folder)) for folder in folders]
             await asyncio.sleep(0.1)
         return await asyncio.gather(*loads, return_exceptions=True)
 
@@ -137,15 +141,15 @@ def test_of_loads_that_wait_only_the_newest_is_done(spare: Staging, tmp_path: Pa
 
 
 def test_a_process_that_is_gone_is_told(tmp_path: Path) -> None:
-    spare = Staging("host")
-    spare._process.kill()
+    staging = Staging("host")
+    staging._process.kill()
     with pytest.raises(StagingError, match="gone"):
-        asyncio.run(spare.stage(tmp_path))
-    spare.close()
-    spare.close()
+        asyncio.run(staging.stage(tmp_path))
+    staging.close()
+    staging.close()
 
 
-def test_an_unaligned_tensor_is_told(spare: Staging, tmp_path: Path) -> None:
+def test_an_unaligned_tensor_is_told(staging: Staging, tmp_path: Path):
     header = json.dumps(
         {
             "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
@@ -156,7 +160,7 @@ def test_an_unaligned_tensor_is_told(spare: Staging, tmp_path: Path) -> None:
         len(header).to_bytes(8, "little") + header + b"1234567"
     )
     with pytest.raises(StagingError, match="b is not aligned"):
-        asyncio.run(spare.stage(tmp_path))
+        asyncio.run(staging.stage(tmp_path))
 
 
 HOLDING = """
@@ -164,8 +168,8 @@ import asyncio, multiprocessing, sys, time
 from pathlib import Path
 from mtbench_ray.engines.hot_swap.staging import Staging
 if __name__ == "__main__":
-    spare = Staging("host")
-    asyncio.run(spare.stage(Path(sys.argv[1])))
+    staging = Staging("host")
+    asyncio.run(staging.stage(Path(sys.argv[1])))
     print(multiprocessing.active_children()[0].pid, flush=True)
     time.sleep(600)
 """
@@ -224,13 +228,13 @@ def test_else_the_host_does_where_it_has_room(
 ) -> None:
     folder = write_hole(tmp_path / "m", 10)
     auto = EngineConfig()
-    monkeypatch.setattr(ahead, "free_memory", lambda: 30 << 30)
+    monkeypatch.setattr(prefetch, "free_memory", lambda: 30 << 30)
     assert staging_room(MODEL, auto, folder, 30.0) == Room("host")
     assert staging_room(MODEL, replace(auto, tensor_parallel=2), folder, 72.0) == Room("host")
     assert staging_room(MODEL, replace(auto, replicas=2), folder, 30.0) == Room("files")
     assert staging_room(MODEL, auto, folder, None) == Room("files")
     assert staging_room(MODEL, EngineConfig(next_weights="host"), folder, None) == Room("host")
-    monkeypatch.setattr(ahead, "free_memory", lambda: 20 << 30)
+    monkeypatch.setattr(prefetch, "free_memory", lambda: 20 << 30)
     assert staging_room(MODEL, auto, folder, 30.0) == Room("files")
 
 

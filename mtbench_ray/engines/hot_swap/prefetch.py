@@ -33,10 +33,10 @@ class Ready:
     """What lies ready for a swap.
 
     Attributes:
-        held: The new weights in spare memory; None where they come from their files.
+        held: The new weights in staging memory; None where they come from their files.
         distance: Of the old weights' canary from a reference forward pass, in nats, where this
             could be had while the engine was answering.
-        why: There is no spare memory after all; empty where none was meant to be.
+        why: There is no staging memory after all; empty where none was meant to be.
     """
 
     held: StagedWeights | None = None
@@ -45,7 +45,7 @@ class Ready:
 
 
 @dataclass
-class Ahead:
+class Prefetched:
     """What is known of the next checkpoint, and what is being done for it.
 
     Attributes:
@@ -62,16 +62,16 @@ class Ahead:
     _reading: ReadAhead | None = None
     _ready: asyncio.Task[Ready] | None = None
 
-    def read(self, spare: Staging | None, old: Loaded) -> None:
-        """Begin to read its weights: into spare memory where there is some, else the page cache.
+    def read(self, staging: Staging | None, old: Loaded) -> None:
+        """Begin to read its weights: into staging memory where there is some, else the page cache.
 
         Args:
             old: In the engine, with its canary.
         """
-        if spare is None:
+        if staging is None:
             self._reading = ReadAhead(self.model)
         else:
-            self._ready = _task(self._hold(spare, old))
+            self._ready = _task(self._hold(staging, old))
 
     async def ready(self) -> Ready:
         """What lies ready, once nothing more is under way."""
@@ -93,23 +93,23 @@ class Ahead:
         except OSError:
             return False
 
-    async def _hold(self, spare: Staging, old: Loaded) -> Ready:
+    async def _hold(self, staging: Staging, old: Loaded) -> Ready:
         far: float | None = None
         try:
             if old.canary is not None and not proven(old.layout):
-                await spare.stage(old.folder)
+                await staging.stage(old.folder)
                 # Without it the swap asks the host, when no request runs any more.
                 with contextlib.suppress(StagingError):
-                    far = distance(old.canary, await spare.logprobs(old.canary.ids))
-            return Ready(await spare.stage(self.new.folder), far)
+                    far = distance(old.canary, await staging.logprobs(old.canary.ids))
+            return Ready(await staging.stage(self.new.folder), far)
         except StagingError as error:
             self._reading = ReadAhead(self.model)
             return Ready(None, far, str(error))
 
 
-async def look_ahead(
+async def look_at_next(
     model: ModelConfig, old: Loaded, config: EngineConfig, *, adapters: bool
-) -> Ahead:
+) -> Prefetched:
     """Begin to make a checkpoint ready; returns as soon as its headers are read.
 
     Args:
@@ -125,7 +125,7 @@ async def look_ahead(
     reason = eligible(old.layout, new.layout, config)
     if adapters or model.adapter:
         reason = "adapters"
-    return Ahead(model, new, reason, _task(chat_template(model, source, config)), stamp)
+    return Prefetched(model, new, reason, _task(chat_template(model, source, config)), stamp)
 
 
 async def chat_template(model: ModelConfig, source: Source, config: EngineConfig) -> ChatTemplate:

@@ -1,6 +1,6 @@
-"""The next checkpoint's weights, held ready in spare memory by a process beside the engine.
+"""The next checkpoint's weights, held ready in staging memory by a process beside the engine.
 
-Reading a checkpoint takes seconds, copying it from the card's own spare memory a fraction of one.
+Reading a checkpoint takes seconds, copying it from the card's own memory a fraction of one.
 The reading is done by another process, since a thread of the engine's would slow its steps down,
 and while requests run. It reads into one buffer, which the engine maps once:
 
@@ -56,7 +56,7 @@ class Staging:
         context = forks.process_context()
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
-            target=serve, args=(theirs, place), name="spare", daemon=True
+            target=serve, args=(theirs, place), name="staging", daemon=True
         )
         self._process.start()
         theirs.close()
@@ -103,7 +103,7 @@ class Staging:
         try:
             good, reply = await asyncio.to_thread(exchange)
         except (OSError, EOFError, ValueError) as error:
-            raise StagingError("the process that reads ahead is gone") from error
+            raise StagingError("the process that stages weights is gone") from error
         if not good:
             raise StagingError(reply)
         return reply

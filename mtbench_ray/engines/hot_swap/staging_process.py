@@ -1,4 +1,4 @@
-"""What the process does that holds the next checkpoint's weights: see :mod:`~.spare`."""
+"""What the process does that holds the next checkpoint's weights: see :mod:`~.staging`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DTYPES = {
 
 
 class StagingError(Exception):
-    """The spare memory could not be had or filled; what was to come from there comes from files."""
+    """The staging memory could not be had or filled; the weights are read from their files."""
 
 
 def map_buffer(place: str, handle: bytes) -> Any:
@@ -199,7 +199,7 @@ class _StagingProcess:
             self._buffer = torch.empty(total, dtype=torch.uint8, device="cuda")
             self._handle = pickle.dumps(reduce_tensor(self._buffer))
             return
-        path = f"/proc/{os.getpid()}/fd/{os.memfd_create('mtbench_ray-spare')}"
+        path = f"/proc/{os.getpid()}/fd/{os.memfd_create('mtbench_ray-staging')}"
         os.truncate(path, total)
         self._buffer = torch.from_file(path, shared=True, size=total, dtype=torch.uint8)
         self._handle = pickle.dumps((path, total))

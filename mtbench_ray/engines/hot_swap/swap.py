@@ -49,7 +49,7 @@ class Loaded:
         hash: Of the folder as it was when it was loaded: what lies there may be replaced.
         tokenizer: Hash of what makes ids of text and text of ids, chat templates included.
         canary: Taken before the first answer where a swap is to follow, else by the swap.
-        distance: Of the canary from a forward pass in spare memory, in nats, where that was made.
+        distance: Of the canary from a forward pass in staging memory, in nats, where that was made.
     """
 
     folder: Path
@@ -113,11 +113,11 @@ class Swapped:
     """A swap that was proven.
 
     Attributes:
-        words: The proof, for the run record.
+        detail: The proof, for the run record.
     """
 
     loaded: Loaded
-    words: str
+    detail: str
 
 
 async def witness(llm: Any, loaded: Loaded) -> Loaded:
@@ -143,13 +143,13 @@ async def swap(
     llm: Any,
     old: Loaded,
     new: Loaded,
-    spare: Staging | None = None,
+    staging: Staging | None = None,
     held: StagedWeights | None = None,
 ) -> Swapped:
     """Load ``new`` into a running engine and prove it. No request may run.
 
     Args:
-        spare, held: Where the weights of ``new`` lie ready; without, they are read from its files.
+        staging, held: Where the weights of ``new`` lie ready; else its files are read.
 
     Raises:
         NoProof: The engine does not hold the new weights for certain, or a step failed: it must not
@@ -168,12 +168,12 @@ async def swap(
         changed = await compare(llm, new.folder, frozenset(new.layout.tensors))
         after = await canary(llm)
         check_canary(after, old.canary, changed)
-        words = f"{len(new.layout.tensors)} tensors compared, {changed} changed"
+        detail = f"{len(new.layout.tensors)} tensors compared, {changed} changed"
         if not proven(new.layout):
-            before, far = await _distances(old, new.folder, after, spare if held else None)
+            before, far = await _distances(old, new.folder, after, staging if held else None)
             check_distance(far, before)
             _proven.add(new.layout.key)
-            words += f"; {far:.2g} nats from a reference forward pass"
+            detail += f"; {far:.2g} nats from a reference forward pass"
         if await still != new.hash:
             raise NoProof("the files changed while they were loaded")
     except NoProof as error:
@@ -183,18 +183,18 @@ async def swap(
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise NoProof(f"the swap failed: {reason}") from error
-    words += f"; from {place} in {there - began:.2f} s, proof {time.monotonic() - there:.2f} s"
-    return Swapped(replace(new, canary=after), words)
+    detail += f"; from {place} in {there - began:.2f} s, proof {time.monotonic() - there:.2f} s"
+    return Swapped(replace(new, canary=after), detail)
 
 
 async def _distances(
-    old: Loaded, folder: Path, after: Canary, spare: Staging | None
+    old: Loaded, folder: Path, after: Canary, staging: Staging | None
 ) -> tuple[float, float]:
     """Distances from a reference before and after a swap, both measured in the same way."""
     assert old.canary is not None
-    if spare is not None and old.distance is not None:
+    if staging is not None and old.distance is not None:
         with contextlib.suppress(StagingError):
-            return old.distance, distance(after, await spare.logprobs(after.ids))
+            return old.distance, distance(after, await staging.logprobs(after.ids))
     before = distance(old.canary, await reference(old.folder, old.canary.ids))
     return before, distance(after, await reference(folder, after.ids))
 

@@ -72,14 +72,14 @@ async def compare(llm: Any, folder: Path, names: frozenset[str]) -> int:
     def named(key: str) -> list[str]:
         return sorted({name for worker in found for name in worker[key]})
 
-    for key, words in (
+    for key, what in (
         ("wrong", "differ from the files"),
         ("moved", "moved in memory"),
         ("unplaced", "have no known place in the model"),
         ("uncovered", "of the model are in no file"),
     ):
         if bad := named(key):
-            reason = f"{len(bad)} of {len(names)} tensors {words}: {', '.join(bad[:3])}"
+            reason = f"{len(bad)} of {len(names)} tensors {what}: {', '.join(bad[:3])}"
             raise NoProof(reason, lasting=True)
     if missed := sorted(names.symmetric_difference(named("compared"))):
         reason = f"{len(missed)} tensors were not compared: {', '.join(missed[:3])}"

@@ -1,4 +1,4 @@
-"""The weights of a running vLLM engine: compared with files, or taken from spare memory.
+"""The weights of a running vLLM engine: compared with files, or taken from staging memory.
 
 Runs inside vLLM's worker processes (``worker_extension_cls``), called by name through
 ``collective_rpc``. Of every tensor in the files, some elements are read from the file and from

@@ -12,7 +12,7 @@ from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines import fork_server as forks
-from mtbench_ray.engines.hot_swap.prefetch import Ahead, Room, staging_room
+from mtbench_ray.engines.hot_swap.prefetch import Prefetched, Room, staging_room
 from mtbench_ray.engines.hot_swap.staging import Staging
 from mtbench_ray.engines.hot_swap.swap import Loaded, load_folder
 from mtbench_ray.engines.processes import Children, Output
@@ -45,9 +45,9 @@ class Core:
     Attributes:
         loaded: The checkpoint that it holds.
         window: Context window in tokens.
-        spare: The memory where the next checkpoint waits for its swap; None: its files are read.
+        staging: The memory where the next checkpoint waits for its swap; None: its files are read.
         origin: How the weights came in: ``cold`` or ``swap``.
-        ahead: The checkpoint that comes next.
+        prefetched: The checkpoint that comes next.
         dtype: Of the weights, as vLLM has it.
         remark: What a user should know of how it was started.
         under_way: Tokens of each request that runs.
@@ -61,9 +61,9 @@ class Core:
     watch: Watch
     window: int
     largest_rank: int
-    spare: Staging | None
+    staging: Staging | None
     origin: str = "cold"
-    ahead: Ahead | None = None
+    prefetched: Prefetched | None = None
     dtype: str = ""
     remark: str = ""
     under_way: dict[str, int] = field(default_factory=dict)
@@ -94,22 +94,22 @@ class Core:
         # Dropped now: at the interpreter's end its own clean-up would trip over missing modules.
         self.llm = None
         await asyncio.to_thread(self.children.end)
-        if self.spare is not None:
-            await asyncio.to_thread(self.spare.close)
+        if self.staging is not None:
+            await asyncio.to_thread(self.staging.close)
 
     def drop_ahead(self) -> None:
         """Stop what is being done for the next checkpoint, and forget it."""
-        if self.ahead is not None:
-            self.ahead.drop()
-            self.ahead = None
+        if self.prefetched is not None:
+            self.prefetched.drop()
+            self.prefetched = None
 
     def fault(self, error: BaseException) -> EngineFault:
         """The engine's own words for its death, as far as they can be had."""
         self.children.look()
-        words = self.output.last_error() or f"{type(error).__name__}: {error}"
+        message = self.output.last_error() or f"{type(error).__name__}: {error}"
         if self.children.lost:
-            words += " (a process of the engine is gone: killed, or out of host memory?)"
-        return EngineFault(words)
+            message += " (a process of the engine is gone: killed, or out of host memory?)"
+        return EngineFault(message)
 
 
 async def start_core(
@@ -124,7 +124,7 @@ async def start_core(
         UserError: The settings cannot work; found before weights are loaded.
         EngineFault: The engine did not start; no process of it is left.
     """
-    spare: Staging | None = None
+    staging: Staging | None = None
     try:
         # The first import of vllm takes seconds.
         arguments, room, remark = await asyncio.to_thread(_prepare, model, config, source, window)
@@ -132,11 +132,11 @@ async def start_core(
         if room.place != "files":
             # Without it the files are read when they are needed.
             with contextlib.suppress(OSError):
-                spare = await asyncio.wait_for(_staging(room.place), config.start_timeout_s)
+                staging = await asyncio.wait_for(_staging(room.place), config.start_timeout_s)
         llm, loaded, children = await _start(arguments, config, source)
     except BaseException:
-        if spare is not None:
-            await asyncio.to_thread(spare.close)
+        if staging is not None:
+            await asyncio.to_thread(staging.close)
         raise
     return Core(
         llm=llm,
@@ -147,7 +147,7 @@ async def start_core(
         watch=Watch(config.stall_s, None if on_gpu() else children.cpu_s),
         window=int(llm.model_config.max_model_len),
         largest_rank=int(arguments.get("max_lora_rank", 0)),
-        spare=spare,
+        staging=staging,
         dtype=str(llm.model_config.dtype).removeprefix("torch."),
         remark=remark,
     )
@@ -167,8 +167,8 @@ async def _start(
         await _abandon(starting, children)
         if isinstance(error, TimeoutError):
             waited = time.monotonic() - began
-            words = f"not up after {waited:.0f} s (engine.start_timeout_s)"
-            raise EngineFault(words, fatal=True) from None
+            message = f"not up after {waited:.0f} s (engine.start_timeout_s)"
+            raise EngineFault(message, fatal=True) from None
         if isinstance(error, Exception):
             raise _start_fault(error, output) from error
         raise
@@ -236,9 +236,9 @@ async def _abandon(starting: asyncio.Future[Any], children: Children) -> None:
 def _start_fault(error: Exception, output: Output) -> Exception:
     if isinstance(error, UserError | EngineFault):
         return error
-    words = output.last_error() or " ".join(f"{type(error).__name__}: {error}".split())[:500]
-    hopeless = words.split(":")[0] in _HOPELESS or type(error).__name__ in _HOPELESS
+    message = output.last_error() or " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    hopeless = message.split(":")[0] in _HOPELESS or type(error).__name__ in _HOPELESS
     # Memory may still be held by what ran before; a share that the weights fill is too small for
     # good.
-    fatal = hopeless and ("memory" not in words.lower() or _TOO_SMALL in words)
-    return EngineFault(words, fatal=fatal)
+    fatal = hopeless and ("memory" not in message.lower() or _TOO_SMALL in message)
+    return EngineFault(message, fatal=fatal)

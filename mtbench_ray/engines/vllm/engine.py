@@ -15,7 +15,7 @@ from typing import Any
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines import fork_server as forks
 from mtbench_ray.engines.base import Engine, Generation, Swap, ended_by_model, overflow
-from mtbench_ray.engines.hot_swap.prefetch import Ahead, chat_template, look_ahead
+from mtbench_ray.engines.hot_swap.prefetch import Prefetched, chat_template, look_at_next
 from mtbench_ray.engines.hot_swap.swap import Loaded, Swapped, exclude, greedy, swap, witness
 from mtbench_ray.engines.hot_swap.verify import NoProof
 from mtbench_ray.engines.vllm.arguments import (
@@ -128,11 +128,13 @@ class VllmEngine:
         core.drop_ahead()
         try:
             # A file system that hangs is the next checkpoint's trouble, not this one's.
-            ahead = core.ahead = await asyncio.wait_for(self._look_ahead(model), _PATIENCE_S)
+            prefetched = core.prefetched = await asyncio.wait_for(
+                self._prefetch(model), _PATIENCE_S
+            )
         except Exception:
             return  # told when its turn comes
-        if ahead.reason or ahead.new.hash == core.loaded.hash:
-            ahead.read(None, core.loaded)
+        if prefetched.reason or prefetched.new.hash == core.loaded.hash:
+            prefetched.read(None, core.loaded)
             return
         if core.loaded.canary is None:
             # Swaps are measured by what the engine does now, while nothing else runs on it. Where
@@ -141,25 +143,25 @@ class VllmEngine:
                 core.loaded = await asyncio.wait_for(
                     witness(core.llm, core.loaded), core.config.stall_s
                 )
-        ahead.read(core.spare, core.loaded)
+        prefetched.read(core.staging, core.loaded)
 
-    async def _look_ahead(self, model: ModelConfig) -> Ahead:
+    async def _prefetch(self, model: ModelConfig) -> Prefetched:
         core = self._core
-        return await look_ahead(model, core.loaded, core.config, adapters=bool(core.largest_rank))
+        return await look_at_next(model, core.loaded, core.config, adapters=bool(core.largest_rank))
 
     async def swap(self, model: ModelConfig) -> Swap:
         """See :class:`~mtbench_ray.engines.base.Engine`."""
         core = self._core
         # Taken: at the next swap to the same place other files may lie there.
-        ahead, core.ahead = core.ahead, None
-        if ahead is None or ahead.model != model or not ahead.current:
-            if ahead is not None:
-                ahead.drop()
-            ahead = await self._look_ahead(model)
+        prefetched, core.prefetched = core.prefetched, None
+        if prefetched is None or prefetched.model != model or not prefetched.current:
+            if prefetched is not None:
+                prefetched.drop()
+            prefetched = await self._prefetch(model)
         try:
-            new, reason, template = ahead.new, ahead.reason, await ahead.template
+            new, reason, template = prefetched.new, prefetched.reason, await prefetched.template
         except UserError:
-            ahead.drop()
+            prefetched.drop()
             raise
         if template.thinking.stop and core.loaded.tokenizer != new.tokenizer:
             # The engine looks for stop strings in what the tokenizer of its start makes of ids.
@@ -167,7 +169,7 @@ class VllmEngine:
         if reason:
             return Swap(None, f"no swap: {reason}")
         try:
-            done = await asyncio.wait_for(self._load(ahead), core.config.start_timeout_s)
+            done = await asyncio.wait_for(self._load(prefetched), core.config.start_timeout_s)
         except BaseException as error:
             core.watch.fault(EngineFault("a swap of weights was not completed"))
             if isinstance(error, NoProof):
@@ -177,18 +179,18 @@ class VllmEngine:
             raise
         core.loaded, core.origin = done.loaded, "swap"
         if core.config.hot_swap == "verify":
-            return await self._verify(done.words, done.loaded)
-        return Swap(VllmEngine(core, model, template), done.words)
+            return await self._verify(done.detail, done.loaded)
+        return Swap(VllmEngine(core, model, template), done.detail)
 
-    async def _load(self, ahead: Ahead) -> Swapped:
+    async def _load(self, prefetched: Prefetched) -> Swapped:
         core = self._core
-        ready = await ahead.ready()
+        ready = await prefetched.ready()
         if ready.distance is not None:
             core.loaded = replace(core.loaded, distance=ready.distance)
-        done = await swap(core.llm, core.loaded, ahead.new, core.spare, ready.held)
-        return replace(done, words=f"{done.words}; {ready.why}") if ready.why else done
+        done = await swap(core.llm, core.loaded, prefetched.new, core.staging, ready.held)
+        return replace(done, detail=f"{done.detail}; {ready.why}") if ready.why else done
 
-    async def _verify(self, words: str, loaded: Loaded) -> Swap:
+    async def _verify(self, detail: str, loaded: Loaded) -> Swap:
         """Leave it to a fresh engine to answer, and to say whether this one would have done so."""
         core = self._core
         expected = await greedy(core.llm)
@@ -196,7 +198,7 @@ class VllmEngine:
         async def check(fresh: Engine) -> str:
             assert isinstance(fresh, VllmEngine)
             if await greedy(fresh._core.llm) == expected:
-                return f"swap verified: the same tokens ({words})"
+                return f"swap verified: the same tokens ({detail})"
             return exclude(loaded.layout, "a swap gave other tokens than a fresh engine")
 
         return Swap(None, "engine.hot_swap=verify", check)

@@ -84,8 +84,8 @@ class ServerGroup:
         Raises:
             EngineFault: The group was stopped.
         """
-        words = {index: self._fault(index) for index in range(len(self._actors))}
-        return {index: text for index, text in words.items() if text is not None}
+        faults = {index: self._fault(index) for index in range(len(self._actors))}
+        return {index: text for index, text in faults.items() if text is not None}
 
     def restart(self, timeout: float) -> None:
         """Start the dead servers again and wait for them; ``base_urls`` may change.
@@ -133,15 +133,15 @@ class ServerGroup:
         url = self._address(index)
         if url is None:
             return None
-        words = self._fault(index)
-        if words is None:
+        fault = self._fault(index)
+        if fault is None:
             return url if _answers(url) else None
-        if "address already in use" in words.lower() and index not in self._moved:
+        if "address already in use" in fault.lower() and index not in self._moved:
             # Somebody took the port between its choice and the server's start.
             self._moved.add(index)
             self._starts[index] = self._actors[index].start.remote()
             return None
-        raise EngineFault(f"the local judge's server ended:\n{words}", fatal=True)
+        raise EngineFault(f"the local judge's server ended:\n{fault}", fatal=True)
 
     def _address(self, index: int) -> str | None:
         """Where a server listens or will listen; None while its actor waits or prepares."""
@@ -185,12 +185,12 @@ class ServerGroup:
 
         self._check_stopped()
         try:
-            words: str | None = ray.get(self._actors[index].fault.remote(), timeout=10.0)
+            fault: str | None = ray.get(self._actors[index].fault.remote(), timeout=10.0)
         except ray.exceptions.GetTimeoutError:
             return None
         except ray.exceptions.RayError as error:
             return f"its actor died: {error}"
-        return words
+        return fault
 
 
 def start_servers(
