@@ -59,9 +59,10 @@ def finish(
         workspace.save_run(record)
     every = current(workspace)
     results = Results(workspace, options)
-    if changed:
+    if changed or not workspace.tables_current:
+        fastchat.export_fastchat(workspace, workspace.root, every)
+        # Last: their time says that all files were written.
         workspace.write_parquet(judgment_rows(results, every), all_scores(results, every))
-    fastchat.export_fastchat(workspace, workspace.root, every)
     whole = summarise_all(results, every)
     workspace.write_text("summary.json", json.dumps(whole, indent=1) + "\n")
     spreads = aggregate(results, every)

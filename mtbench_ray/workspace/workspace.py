@@ -284,6 +284,22 @@ class Workspace:
             temporary.write_bytes(well_formed(clean).encode())
         return path
 
+    @property
+    def tables_current(self) -> bool:
+        """Whether the Parquet tables were written after the last row of the journals.
+
+        They are not after a crash between a run's last row and its end.
+        """
+        try:
+            written = min(
+                (self.root / f"{name}.parquet").stat().st_mtime_ns
+                for name in ("answers", "judgments", "scores")
+            )
+        except OSError:
+            return False
+        journals = [self.root / name for name in _FILES.values()]
+        return all(p.stat().st_mtime_ns <= written for p in journals if p.exists())
+
     def write_parquet(
         self, judgments: Iterable[Judgment] | None = None, scores: Iterable[Score] | None = None
     ) -> list[Path]:

@@ -1,6 +1,7 @@
 """Whole runs with the fake engine and a real HTTP judge: what is done, counted and paid."""
 
 import json
+import os
 import re
 import sys
 
@@ -28,6 +29,21 @@ def test_a_run_scores_every_turn_and_the_same_line_again_does_nothing(cli):
     assert (cli.calls, cli.out) == (0, first)
     assert {path: path.read_bytes() for path in files} == files
     assert len(list((cli.workspace / "runs").iterdir())) == 1
+
+
+def test_tables_and_fastchats_files_are_written_where_rows_came_and_after_a_crash(cli):
+    assert cli("model=org/m") == 0
+    made = [*cli.workspace.glob("*.parquet"), *cli.workspace.glob("model_*/*.jsonl")]
+    before = {path: path.stat().st_mtime_ns for path in made}
+    assert len(before) == 5
+    assert cli("model=org/m") == 0
+    assert {path: path.stat().st_mtime_ns for path in made} == before
+    # As a crash leaves them: the last rows came after the tables.
+    table = cli.workspace / "scores.parquet"
+    os.utime(table, ns=(0, 0))
+    assert cli("model=org/m") == 0
+    assert cli.calls == 0
+    assert all(path.stat().st_mtime_ns > before[path] for path in made)
 
 
 def test_the_report_is_the_summary_and_nothing_else(cli):
