@@ -51,6 +51,8 @@ log = logging.getLogger(__name__)
 GRACE_S = 4.0
 """Seconds that judge calls in flight may take to finish after the first Ctrl-C or SIGTERM; with the
 tear-down after it the run is gone within ten."""
+_TICK_S = 0.05
+"""The loop looks around so often while no event comes."""
 STREAM_STARTS = 4
 """Times that a stream is started in a row of which Ray gives up each before an engine began."""
 
@@ -216,8 +218,12 @@ class Session:
         """Handle events while ``busy``, and then those that are left."""
         deadline = None
         while True:
+            # Looked at before it is waited: three such waits would end each run.
+            if not self._stopping and not busy() and self._events.empty():
+                self.judges.announce()
+                return
             try:
-                self._handle(self._events.get(timeout=0.2))
+                self._handle(self._events.get(timeout=_TICK_S))
                 continue
             except queue.Empty:
                 pass
@@ -231,8 +237,6 @@ class Session:
                     self.judges.stop(GRACE_S)
                 if time.monotonic() > deadline or not self.judges.in_flight:
                     return
-            elif not busy() and self._events.empty():
-                return
 
     def _handle(self, event: Any) -> None:
         if isinstance(event, Turn):
