@@ -154,10 +154,10 @@ def test_what_serves_every_benchmark_knows_none_by_name(place):
     assert OF_ONE.search('if row.mode.startswith("pairwise"):'), "the search finds what it is for"
 
 
-FILES = sorted(TESTS.rglob("*.py"))
+TEST_FILES = sorted(TESTS.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: path.name)
 def test_what_tests_and_benches_import_of_ours_is_there(path):
     """Also inside functions: a bench, or a test that is skipped here, is else found out late."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):

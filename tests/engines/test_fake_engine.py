@@ -28,7 +28,7 @@ def test_needs_no_heavy_module() -> None:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        cwd=TESTS,
+        cwd=TESTS / "support",
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
         check=True,
     )
@@ -94,7 +94,7 @@ def test_process_is_killed_once(tmp_path: Path) -> None:
             [sys.executable, "-c", code],
             capture_output=True,
             text=True,
-            cwd=TESTS,
+            cwd=TESTS / "support",
             env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
             check=False,
         )

@@ -289,7 +289,7 @@ def test_a_megabyte_takes_less_than_a_second(piece):
             lambda parity=parity: parse_winner(text, "length", parity),
         ):
             # The best of three: other work on the machine is not the parser's.
-            assert min(timeit.repeat(call, timer=time.process_time, number=1, repeat=3)) < 1
+            assert any(timeit.timeit(call, timer=time.process_time, number=1) < 1 for _ in "123")
 
 
 JOINS = ["out of", "of", "/", ">", ">>", "=", "vs.", "versus", "is better than", "beats", "over"]

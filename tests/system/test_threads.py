@@ -25,7 +25,7 @@ def test_threads_are_started_by_one_helper_only():
             called = getattr(name, "attr", getattr(name, "id", ""))
             if called in starters:
                 found.append(path.relative_to(PACKAGE).as_posix())
-    assert found == ["threads.py"]
+    assert found == ["system/threads.py"]
 
 
 @pytest.mark.parametrize("error", [None, http.client.BadStatusLine("x"), SystemExit(3)])
