@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Runs all checks; sets up .venv first where needed. Arguments are passed on to pytest:
+# Runs all checks; sets up .venv first where needed.
 #
+#   bash launch/test.sh          all, as CI does: tests with engines and Ray one by one, then the rest
+#   bash launch/test.sh quick    in two minutes: no engine, no Ray, no whole run, no process started
+#   bash launch/test.sh -n 2 -m "not engine and not rays"     (other arguments are pytest's)
 #   bash launch/test.sh -k parse
-#   bash launch/test.sh -n 2 -m "not engine and not rays"
-#
-# The second line leaves out engines and Ray. Without arguments all tests run: those with engines
-# and Ray one by one, then the rest on all cores.
 set -euo pipefail
 for arg; do
   case $arg in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit ;; esac
@@ -30,9 +29,14 @@ python=.venv/bin/python
 step "ruff check" "$python" -m ruff check .
 step "ruff format" "$python" -m ruff format --check .
 step "mypy" "$python" -m mypy
-if [ $# -gt 0 ]; then
+# More workers than cores: many tests wait for what they have started.
+workers=$((2 * $(nproc)))
+if [ "$*" = quick ]; then
+  step "pytest, quick" "$python" -m pytest -m "not engine and not rays and not runs" -n "$workers"
+elif [ $# -gt 0 ]; then
   step "pytest" "$python" -m pytest "$@"
-  exit
+else
+  step "pytest, engines and Ray" "$python" -m pytest -m "engine or rays"
+  step "pytest, the rest" "$python" -m pytest -m "not engine and not rays" -n "$workers" \
+    --dist worksteal
 fi
-step "pytest, engines and Ray" "$python" -m pytest -m "engine or rays"
-step "pytest, the rest" "$python" -m pytest -m "not engine and not rays" -n logical --dist worksteal

@@ -13,6 +13,14 @@ os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
+def pytest_collection_modifyitems(items):
+    """Tests that make whole runs, or start processes, are marked: ``launch/test.sh quick`` leaves
+    them out."""
+    for item in items:
+        if {"cli", "run", "stub_run"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("runs")
+
+
 @pytest.fixture
 def questions(tmp_path):
     """A question file of four own questions in two categories."""

@@ -15,6 +15,8 @@ from mtbench_ray import api
 from mtbench_ray.cli.hydra_app import compose
 from mtbench_ray.errors import UserError
 
+pytestmark = pytest.mark.runs
+
 
 @pytest.fixture
 def usual(stub, questions, references, tmp_path):

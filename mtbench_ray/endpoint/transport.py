@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mtbench_ray.config import EndpointConfig, EngineConfig
@@ -34,6 +37,19 @@ class _Replica:
     client: AsyncOpenAI
     in_flight: int = 0
     resting_until: float = 0.0
+
+
+@lru_cache(maxsize=4)
+def _certificates(trust_env: bool, *_files: str | None) -> ssl.SSLContext:
+    """What servers are checked with, as httpx makes it: 50 ms, which each pool would take again.
+
+    Args:
+        trust_env: Whether the environment may name the certificates.
+        _files: What it names.
+    """
+    import httpx
+
+    return httpx.create_ssl_context(trust_env=trust_env)
 
 
 class Transport:
@@ -84,6 +100,9 @@ class Transport:
     def _make_client(self, base_url: str | None) -> AsyncOpenAI:
         import openai
 
+        # A proxy of the environment reaches neither this machine's own servers nor those that the
+        # run started on another node.
+        trust_env = not (self._own or is_loopback(base_url))
         # With one address no pool gets more than its share of the calls; with several, one may.
         most = self._config.concurrency
         limits = type(openai.DEFAULT_CONNECTION_LIMITS)(
@@ -97,9 +116,10 @@ class Transport:
             timeout=self._config.timeout_s,
             http_client=openai.DefaultAsyncHttpxClient(
                 limits=limits,
-                # A proxy of the environment reaches neither this machine's own servers nor those
-                # that the run started on another node.
-                trust_env=not (self._own or is_loopback(base_url)),
+                verify=_certificates(
+                    trust_env, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+                ),
+                trust_env=trust_env,
             ),
         )
 

@@ -105,6 +105,7 @@ def test_a_plan_needs_no_workspace_and_leaves_none(tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.parametrize("typed", ["~/made", "'~/made'", "${oc.env:HOME}/made"])
+@pytest.mark.runs
 def test_a_workspace_at_home_is_made_there_only(typed, tmp_path, monkeypatch, questions):
     home, here = tmp_path / "home", tmp_path / "here"
     for path in (home, here):
@@ -206,6 +207,7 @@ def test_messages_that_the_readme_quotes_are_the_programs(message):
     assert message in sources
 
 
+@pytest.mark.runs
 def test_a_wheel_runs_from_anywhere(tmp_path):
     built = subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT],

@@ -11,6 +11,8 @@ from mtbench_ray.cli import hydra_app as composing
 from mtbench_ray.cli.main import main
 from mtbench_ray.cli.suggestions import known_keys, text_kind
 
+pytestmark = pytest.mark.runs
+
 NUMBERS = ["007", "1e5", "1.10", "2026_11_28", "3.10", "0x1F", "true", "NaN", "inf", "-1", "1_0",
            "12:30", "1e-5", "+7", ".5", "True", "on", "2026-11-28"]  # fmt: skip
 ODD = ["a=b", "~/x", "a#b", "größe", "</s>", "it's", 'say "x"', "back\\slash\\", "{a: 1}",

@@ -11,6 +11,8 @@ import psutil
 import pytest
 from paths import ROOT
 
+pytestmark = pytest.mark.runs
+
 TOLD = """
 import os, sys
 SEEN = os.environ.get("SAID")  # when a process that is to run tell() imports this

@@ -25,6 +25,8 @@ from mtbench_ray.engines.hot_swap.staging_process import StagingError, map_buffe
 from mtbench_ray.engines.memory import free_memory
 from mtbench_ray.errors import UserError
 
+pytestmark = pytest.mark.runs
+
 torch = pytest.importorskip("torch")
 
 

@@ -758,6 +758,7 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("fixture", FIXTURES)
+@pytest.mark.runs
 def test_fixtures_give_fastchats_tables(tmp_path: Path, fixture: str) -> None:
     single = [
         row for row in table(SHARED / "fixtures/expected_single.csv") if row["fixture"] == fixture
@@ -802,6 +803,7 @@ def compare(found: dict[tuple[str, str], Score], expected: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize("fixture", FIXTURES)
+@pytest.mark.runs
 def test_fixtures_survive_the_way_there_and_back(tmp_path: Path, fixture: str) -> None:
     source = SHARED / "fixtures" / fixture
     if not source.is_dir():
@@ -834,6 +836,7 @@ def test_a_fixture_with_two_answer_versions_is_not_averaged_over_both(tmp_path: 
 
 
 @pytest.mark.parametrize("parity", ["safe", "fastchat"])
+@pytest.mark.runs
 def test_the_oracle_scores(tmp_path: Path, parity: str) -> None:
     expected = {row["model"]: row for row in table(SHARED / "oracle/expected_single.csv")}
     categories = table(SHARED / "oracle/expected_category.csv")
@@ -854,6 +857,7 @@ def test_the_oracle_scores(tmp_path: Path, parity: str) -> None:
 
 @pytest.mark.parametrize("parity", ["safe", "fastchat"])
 @pytest.mark.parametrize("baseline", ["", "gpt-3.5-turbo"])
+@pytest.mark.runs
 def test_the_oracle_votes(tmp_path: Path, parity: str, baseline: str) -> None:
     rows = table(SHARED / "oracle/expected_pair.csv")
     mode = "pairwise-baseline" if baseline else "pairwise-all"

@@ -132,6 +132,7 @@ def test_one_prompt_too_long_fails_alone() -> None:
 
 
 @pytest.mark.parametrize("fault", ["die_on", "hang_on"])
+@pytest.mark.runs
 def test_row_that_always_takes_its_engine_down_fails_alone(fault: str) -> None:
     shard = make_shard(
         range(1, 31), fake_faults={fault: [17]}, fake_seconds_per_token=0.002, stall_s=1.5

@@ -7,6 +7,8 @@ import pytest
 from stage_calls import KEY, judge_all, request
 from stub_server import CHAOS, StubServer
 
+pytestmark = pytest.mark.runs
+
 
 def test_all_rows_are_scored_once_though_a_third_of_the_replies_are_faults(caplog):
     caplog.set_level(logging.DEBUG)

@@ -5,6 +5,8 @@ import os
 import pytest
 from paths import ROOT
 
+pytestmark = pytest.mark.runs
+
 nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
 pytest.importorskip("ipykernel", reason="ipykernel is not installed")
 

@@ -11,6 +11,8 @@ import pytest
 import yaml
 from paths import ROOT
 
+pytestmark = pytest.mark.runs
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):

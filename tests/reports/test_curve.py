@@ -193,6 +193,7 @@ def workspace(tmp_path_factory):
     return folder / "work"
 
 
+@pytest.mark.runs
 def test_curves_of_a_workspace(workspace, capsys):
     assert main(["report", "curve", f"workspace={workspace}"]) == 0
     out = capsys.readouterr().out

@@ -167,6 +167,7 @@ def test_a_megabyte_is_shown_as_it_is(text):
     "piece", ["[", "![", "*a ", "**a _b ", "`", "\\(", "$a", "$$\n", "\\begin{align}\n", "> ",
               "- ", "<a ", "&", "|a", "~~a", "[a](", "[a][", "\\[\n", "{", "$\\frac{$ "],
 )  # fmt: skip
+@pytest.mark.runs
 def test_the_longest_rendered_text_takes_seconds_at_most(piece):
     text = (piece * render.LONGEST)[: render.LONGEST]
     begun = time.monotonic()

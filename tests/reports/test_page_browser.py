@@ -11,6 +11,8 @@ from pages import HOSTILE, LONG, MODELS, contents
 
 from mtbench_ray.reports.page import page
 
+pytestmark = pytest.mark.runs
+
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
 )

@@ -96,6 +96,7 @@ def test_a_radar_shows_the_first_models_and_says_so():
     assert "By category, judge · single (the first 6 of 9 models)" in said
 
 
+@pytest.mark.runs
 def test_report_plots_writes_files_for_each_judge(cli, tmp_path):
     cli("-m", "model=a,b")
     assert cli.verb("report", "plots") == 0

@@ -109,6 +109,7 @@ def test_only_rated_evaluations_are_aggregated():
             ((1, 1), (2, 1), (1, 2))] == [False, True, True]  # fmt: skip
 
 
+@pytest.mark.runs
 def test_two_runs_of_a_fixed_judge_are_equal_to_the_byte(
     questions, references, tmp_path, capsys, monkeypatch
 ):

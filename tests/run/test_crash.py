@@ -16,6 +16,8 @@ from stub_server import StubServer
 
 from mtbench_ray.cli.main import main
 
+pytestmark = pytest.mark.runs
+
 WANTED = len(QUESTIONS) * 4 * 2
 """Turns, and judgments, of the runs here."""
 

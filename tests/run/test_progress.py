@@ -20,6 +20,8 @@ from mtbench_ray.run.progress import Progress, _span
 from mtbench_ray.run.standings import Count
 from mtbench_ray.schema import AnswerSet, EngineEvent, Evaluation
 
+pytestmark = pytest.mark.runs
+
 ODD = "a[red]b[/nothing] \x1b[2J$x$ 模型"
 
 

@@ -100,6 +100,7 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize("typed", SPELLINGS, ids=lambda words: words[-1][:40])
+@pytest.mark.runs
 def test_a_secret_reaches_the_service_and_no_file(typed, line, stub, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("MY_SECRET", SECRET)
     assert main([*typed, *line]) == 0
@@ -144,6 +145,7 @@ def test_a_run_says_first_what_it_is(line, stub, tmp_path, capsys):
     assert "benchmark  " not in capsys.readouterr().err, "nothing is pending: nothing is said"
 
 
+@pytest.mark.runs
 def test_debug_tells_every_request_and_retry_without_the_key(line, stub, capsys, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     stub.script.first = ("500",)
