@@ -213,7 +213,8 @@ class JudgeConfig(EndpointConfig):
     thinking_close: str = "</think>"
     """Tag that ends it."""
     price_prompt: float | None = None
-    """Dollars per million prompt tokens."""
+    """Dollars per million prompt tokens; null: as genai-prices lists them for the model at this
+    address, unknown where it does not."""
     price_completion: float | None = None
     """Dollars per million completion tokens."""
     replicas: int = 1

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.config import EndpointConfig, JudgeConfig, RunConfig
+from mtbench_ray.endpoint.prices import listed_prices
 from mtbench_ray.errors import UserError
 
 _WORDS = {
@@ -90,6 +91,12 @@ def validate(config: RunConfig) -> RunConfig:
         # The openai client reads it too; here it gets into the ids and the record.
         address = os.environ.get("OPENAI_BASE_URL", "").strip() or _OPENAI
         judge = dataclasses.replace(judge, base_url=address)
+    if judge.kind == "openai" and judge.base_url and judge.price_prompt is None:
+        found = (
+            listed_prices(judge.base_url, judge.model) if judge.price_completion is None else None
+        )
+        if found is not None:
+            judge = dataclasses.replace(judge, price_prompt=found[0], price_completion=found[1])
     if engine.kind == "openai" and not engine.base_url:
         raise UserError(
             "engine=openai needs to know its server", "engine.base_url=http://127.0.0.1:8000/v1"

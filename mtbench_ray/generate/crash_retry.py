@@ -1,7 +1,7 @@
 """What dead engine processes took with them, and what is done about it.
 
 When a process is killed (no memory left, a node taken back, a kernel that crashed), the driver
-knows only which conversations it pending. They are asked again, by the rule that the worker has for
+knows only which conversations it still had. They are retried, by the rule that the worker has for
 engines that die inside a living process: once more in small company, then alone; a conversation
 that kills its process when nobody else is there is failed by itself.
 """
@@ -9,7 +9,6 @@ that kills its process when nobody else is there is failed by itself.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +16,8 @@ from typing import NamedTuple
 
 from mtbench_ray.engines.base import ShardUnit
 from mtbench_ray.generate.ray_stream import Lost
+from mtbench_ray.generate.rounds import company
 from mtbench_ray.generate.shards import Work
-
-_COMPANY = 8
-"""Suspects run in groups this many times smaller than the one that died."""
 
 
 class GivenUp(NamedTuple):
@@ -88,7 +85,7 @@ class CrashRetries:
             return [unit for unit in units if least <= self._crashes[unit.answer_id] <= most]
 
         groups = [dead(0, 0)]
-        for size, suspects in ((math.ceil(len(dead(1, 1)) / _COMPANY), dead(1, 1)),
+        for size, suspects in ((company(len(dead(1, 1))), dead(1, 1)),
                                (1, dead(2, 1 << 30))):  # fmt: skip
-            groups += [suspects[i : i + size] for i in range(0, len(suspects), max(size, 1))]
+            groups += [suspects[i : i + size] for i in range(0, len(suspects), size)]
         return [group for group in groups if group]

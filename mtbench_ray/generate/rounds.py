@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +15,12 @@ from mtbench_ray.models.fingerprint import check_content
 from mtbench_ray.schema import ANSWERED, Turn
 
 _FAKE_SEQUENCES = 96
+_COMPANY = 8
+
+
+def company(suspects: int) -> int:
+    """How many conversations run together that were there when an engine died: an eighth."""
+    return max(1, math.ceil(suspects / _COMPANY))
 
 
 @dataclass

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import platform
 import queue
@@ -26,7 +25,7 @@ from dataclasses import replace
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.base import Engine, Output, Shard, Swap
 from mtbench_ray.errors import EngineFault, UserError
-from mtbench_ray.generate.rounds import Ledger, run_round, views_of, width
+from mtbench_ray.generate.rounds import Ledger, company, run_round, views_of, width
 from mtbench_ray.models.fingerprint import check_content
 from mtbench_ray.schema import EngineEvent, Turn
 from mtbench_ray.system.threads import start_loop
@@ -36,9 +35,6 @@ BEAT_S = 5.0
 """The longest silence of an event loop that works on a shard."""
 _CLOSE_S = 60.0
 """Patience with an engine that is stopped, when its worker ends: more than the engine's own."""
-_COMPANY = 8
-"""Suspects run in groups this many times smaller than the one that died."""
-
 
 _PROCESS = f"{platform.node()} {os.getpid()}"
 _PATIENCE = 4.0
@@ -215,7 +211,7 @@ class ShardWorker:
         """Run rounds until nothing is pending; else why the rest cannot be done."""
         shard = ledger.shard
         crashes: Counter[str] = Counter()
-        company = 1
+        together = 1
         restarts = given_up = 0
         why = ""
         while ledger.pending:
@@ -229,7 +225,7 @@ class ShardWorker:
                 return str(error)
             least = min(crashes[answer_id] for answer_id in ledger.pending)
             group = [unit for key, unit in ledger.pending.items() if crashes[key] == least]
-            limit = (width(shard.engine), company)[least] if least < 2 else 1
+            limit = (width(shard.engine), together)[least] if least < 2 else 1
             views, apart = await views_of(engine, group, shard.engine.kind)
             for answer_id, reason in apart.items():
                 ledger.fail(answer_id, reason, engine.origin)
@@ -245,7 +241,7 @@ class ShardWorker:
                 return why
             crashes.update(crash.suspects)
             if least == 0:
-                company = max(1, math.ceil(len(crash.suspects) / _COMPANY))
+                together = company(len(crash.suspects))
             if len(crash.suspects) == 1:
                 (culprit,) = crash.suspects
                 if crashes[culprit] >= shard.engine.row_attempts:
