@@ -29,14 +29,14 @@ python=.venv/bin/python
 step "ruff check" "$python" -m ruff check .
 step "ruff format" "$python" -m ruff format --check .
 step "mypy" "$python" -m mypy
-# More workers than cores: many tests wait for what they have started.
-workers=$((2 * $(nproc)))
 if [ "$*" = quick ]; then
-  step "pytest, quick" "$python" -m pytest -m "not engine and not rays and not runs" -n "$workers"
+  step "pytest, quick" "$python" -m pytest -m "not engine and not rays and not runs" -n logical \
+    --dist loadfile
 elif [ $# -gt 0 ]; then
   step "pytest" "$python" -m pytest "$@"
 else
   step "pytest, engines and Ray" "$python" -m pytest -m "engine or rays"
-  step "pytest, the rest" "$python" -m pytest -m "not engine and not rays" -n "$workers" \
-    --dist worksteal
+  # More workers than cores: many tests wait for what they have started.
+  step "pytest, the rest" "$python" -m pytest -m "not engine and not rays" \
+    -n $((2 * $(nproc))) --dist worksteal
 fi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import types
@@ -19,7 +20,9 @@ from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.models.checkpoint import Source
 from mtbench_ray.models.layout import Layout
 
-pytest.importorskip("vllm")
+if not importlib.util.find_spec("vllm"):  # not imported here: seconds in each worker
+    pytest.skip("vllm is not installed", allow_module_level=True)
+pytestmark = pytest.mark.runs  # they import vLLM
 MODEL = ModelConfig(path="org/model")
 
 

@@ -279,6 +279,7 @@ HEAVY = ["[", "[[", "[[7]]", "[[x]]", "[[1", "1", "rating ", "Rating: [", "[[7]]
 HEAVY += ["</think>", "<score>", "\\[", " ", "\ud800", "[[A]]", "[[ * ", "`<think>`", "]"]
 
 
+@pytest.mark.runs  # as long as a run, in sum
 @pytest.mark.parametrize("piece", HEAVY)
 def test_a_megabyte_takes_less_than_a_second(piece):
     text = "[[" + piece * (1_000_000 // len(piece))
