@@ -47,14 +47,16 @@ class LearnedRate:
 
     Args:
         gentle: Begin slowly, so that a limit is met by few calls at once.
+        known: Calls a second that an earlier run has learned; where they are wrong by now, the
+            first refusal or some calm seconds say so.
 
     Attributes:
         per_second: None while nothing is known.
         refusals: Calls that were refused.
     """
 
-    def __init__(self, *, gentle: bool) -> None:
-        self.per_second: float | None = None
+    def __init__(self, *, gentle: bool, known: float | None = None) -> None:
+        self.per_second = known and known * _SAFE
         self.refusals = 0
         self._gentle = gentle
         self._stated = False
@@ -87,7 +89,8 @@ class LearnedRate:
             self.per_second = rate * _SEARCH
         elif now - self._raised_at > _EVERY_S and self._passed - self._raised_with >= _EVERY_CALLS:
             self._raised_at, self._raised_with = now, self._passed
-            if self._last is not None and self._is_old(self._last, now, _CALM_S):
+            calm = self._last or _Refusal(self._begun, 0)
+            if self._is_old(calm, now, _CALM_S):
                 self._step = min(2 * self._step, _LARGEST_STEP)
             self.per_second = rate * (1 + self._step)
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +34,24 @@ _shared: weakref.WeakValueDictionary[tuple[str, str, str], RateLimiter]
 _shared = weakref.WeakValueDictionary()
 """Limiters in use by this process, by address, key and model."""
 _sharing = threading.Lock()
+_known: dict[str, float] = {}
+"""Requests a minute that earlier runs have learned, by address, hash of the key, and model."""
+
+
+def remember_rates(rates: Mapping[str, float]) -> None:
+    """Begin at what earlier runs have learned of services; see :func:`learned_rates`."""
+    _known.update({n: r for n, r in rates.items() if isinstance(r, float | int) and r > 0})
+
+
+def learned_rates() -> dict[str, float]:
+    """Requests a minute learned of the services in use, by address, hash of the key, and model."""
+    return {
+        " ".join(name): round(60 * limiter.learned.per_second, 1)
+        for name, limiter in list(_shared.items())
+        if isinstance(limiter, Limiter)
+        and limiter.learned is not None
+        and limiter.learned.per_second is not None
+    }
 
 
 def shared_limiter(
@@ -52,14 +71,22 @@ def shared_limiter(
     with _sharing:
         limiter = _shared.get(name)
         if limiter is None:
-            limiter = _shared[name] = make_limiter(config, model, key, label)
+            known = _known.get(" ".join(name))
+            limiter = _shared[name] = make_limiter(config, model, key, label, known)
         return limiter
 
 
 def make_limiter(
-    config: EndpointConfig, model: str, key: str | None, label: str = "endpoint"
+    config: EndpointConfig,
+    model: str,
+    key: str | None,
+    label: str = "endpoint",
+    known: float | None = None,
 ) -> RateLimiter:
     """The limiter that the settings ask for, for the running event loop.
+
+    Args:
+        known: Requests a minute that an earlier run has learned, for where none is stated.
 
     ``limit_scope=cluster`` is the cluster that was joined; without one, this machine. Actors of
     one run share a limiter in any case.
@@ -81,11 +108,11 @@ def make_limiter(
         config.concurrency,
         bool(config.adaptive),
         label,
-        _learned(config),
+        _learned(config, known),
     )
 
 
-def _learned(config: EndpointConfig) -> LearnedRate | None:
+def _learned(config: EndpointConfig, known: float | None) -> LearnedRate | None:
     """What learns the limit of a service: not of a server of the run's own, which has none.
 
     A judge of somebody else's begins gently. Answers take long, and begin at once: most servers of
@@ -93,7 +120,8 @@ def _learned(config: EndpointConfig) -> LearnedRate | None:
     """
     if config.adaptive is False or getattr(config, "kind", "openai") != "openai":
         return None
-    return LearnedRate(gentle=isinstance(config, JudgeConfig) and not is_loopback(config.base_url))
+    gentle = isinstance(config, JudgeConfig) and not is_loopback(config.base_url)
+    return LearnedRate(gentle=gentle, known=known / 60 if known else None)
 
 
 def _check(config: EndpointConfig, label: str) -> None:

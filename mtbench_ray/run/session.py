@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mtbench_ray.endpoint.served import ServedModels
+from mtbench_ray.endpoint.shared_limit import learned_rates, remember_rates
 from mtbench_ray.engines.base import Shard
 from mtbench_ray.errors import EXIT_INTERRUPTED, EXIT_OK, UserError
 from mtbench_ray.generate import ray_stream as pipeline
@@ -118,6 +119,8 @@ class Session:
         if not work and not requests:
             self.nothing_pending = True
             return EXIT_OK
+        for known in self.workspace.run_records():
+            remember_rates(known.rates)
         self.workspace.save_run(self.record)
         self.timeline = self.workspace.timeline(self.record.run_id)
         self.progress = Progress(
@@ -378,8 +381,10 @@ class Session:
     def _tear_down(self) -> None:
         """End everything that this run started; rows that are still waiting are written."""
         try:
+            rates = learned_rates()  # the limiters go with the judges
             self.judges.close()
             self.record.learned |= self.judges.learned
+            self.record.rates |= rates
             while not self._events.empty():
                 self._handle(self._events.get())
             self.judges.announce()

@@ -39,6 +39,8 @@ class RunRecord:
             running while nobody holds the lock is of a run that was killed.
         config: All settings as JSON values; keys appear as names of environment variables only.
         job: Id of the cluster's job that the run is in (Ray, Slurm); empty outside of one.
+        rates: Requests a minute learned of services that state none, by address, hash of the key,
+            and model; the next run begins there.
         learned: What was found out about services (parameters refused and the like).
         counts: Numbers of the run (rows, calls, tokens, dollars, seconds).
     """
@@ -60,6 +62,7 @@ class RunRecord:
     evaluations: list[Evaluation] = field(default_factory=list)
     events: list[EngineEvent] = field(default_factory=list)
     learned: dict[str, Any] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     counts: dict[str, Any] = field(default_factory=dict)
     exit_code: int | None = None

@@ -12,13 +12,14 @@ from mtbench_ray.endpoint.learned_rate import LearnedRate, stated_limit
 LATENCY_S, PROBE_S = 2.0, 1.0
 
 
-def simulate(limits, calls, *, gentle=True, headers=False):
+def simulate(limits, calls, *, gentle=True, headers=False, known=None):
     """Calls against a bucket of one second's worth; ``limits`` are (from second, calls a minute).
 
     Returns:
         Seconds until the last reply, and refused calls.
     """
-    learned, now, held, then = LearnedRate(gentle=gentle), 0.0, None, 0.0
+    learned = LearnedRate(gentle=gentle, known=known and known / 60)
+    now, held, then = 0.0, None, 0.0
     replies, left, done, refused, paused, sent = [], calls, 0, 0, 0.0, 0
     while done < calls:
         while replies and replies[0] <= now:
@@ -139,3 +140,15 @@ def test_limits_in_headers(headers, limit):
 def test_whatever_headers_say_is_no_fault(headers):
     found = stated_limit(headers)
     assert found is None or found > 0
+
+
+@pytest.mark.parametrize(("rpm", "known"), [(60, 59), (60, 61), (300, 297), (60, 300), (300, 60)])
+def test_what_an_earlier_run_learned_is_a_start_and_not_a_law(rpm, known):
+    seconds, refused = simulate([(0, rpm)], 160, known=known)
+    least = 159 * 60 / rpm + LATENCY_S - max(rpm / 60, 1) / (rpm / 60)
+    if abs(known - rpm) < 5:
+        assert refused <= 8
+        assert seconds <= 1.25 * least
+    else:
+        assert refused <= 20
+        assert seconds <= (1.10 if known > rpm else 3.2) * least

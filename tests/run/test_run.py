@@ -627,3 +627,17 @@ def test_agreement_of_two_judges_and_of_a_judge_with_people(cli, tmp_path):
     assert (with_ties["turn"], with_ties["compared"]) == (1, 2)
     assert cli.verb("report", "agreement", "one", "nobody") == 2
     assert "two" in cli.err
+
+
+def test_the_next_run_begins_at_the_pace_that_one_has_learned(cli):
+    line = ("model=org/m", "sampling.samples=4", "judge.retry_wait_s=0.05")
+    cli.stub.script.bucket = 600.0  # calls a minute; 10 at once
+    assert cli(*line) == 0
+    first = cli.calls - 32
+    record = json.loads(next(cli.workspace.glob("runs/*/record.json")).read_text())
+    ((name, rate),) = record["rates"].items()
+    assert name.startswith(f"{cli.stub.url} ")
+    assert name.endswith(" stub")
+    assert 300 < rate < 900
+    assert cli(*line, "judge.samples=2") == 0
+    assert cli.calls - 32 < first, "refusals"
