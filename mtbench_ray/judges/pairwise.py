@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mtbench_ray.judges.base import (
@@ -218,7 +218,7 @@ class Pairwise(Grader):
         judge = judge_label(outcomes, options)
         played = matches(outcomes, options.parity)
         scores = []
-        for counts in _tallies(played, self.against).values():
+        for counts in tally(played, self.against):
             mine = [match for match in played if counts.model in (match.model, match.opponent)]
             items = [
                 Item(_slot(match, counts.model), match.seen_by(counts.model), match.reason)
@@ -246,21 +246,16 @@ def _slot(match: Match, model: str) -> Slot:
     )
 
 
-def tally(outcomes: Iterable[Outcome], against: str, parity: str = "safe") -> list[PairTally]:
+def tally(played: Sequence[Match], against: str) -> list[PairTally]:
     """Count wins, losses and ties per model, all turns pooled (FastChat ``show_result``).
 
     Args:
-        outcomes: Games of one judge.
+        played: Matches of one judge.
         against: ``baseline`` (every opponent is the baseline) or ``all``.
-        parity: See :func:`matches`.
 
     Returns:
         One tally per model in order of appearance.
     """
-    return list(_tallies(matches(outcomes, parity), against).values())
-
-
-def _tallies(played: Sequence[Match], against: str) -> dict[str, PairTally]:
     sides = [
         model
         for match in played
@@ -271,7 +266,7 @@ def _tallies(played: Sequence[Match], against: str) -> dict[str, PairTally]:
         for model in (match.model, match.opponent):
             if model in tallies:
                 _count(tallies[model], match)
-    return tallies
+    return list(tallies.values())
 
 
 def _count(counts: PairTally, match: Match) -> None:

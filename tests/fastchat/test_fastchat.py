@@ -19,6 +19,7 @@ from mtbench_ray.fastchat import dedupe, export_fastchat, import_fastchat, impor
 from mtbench_ray.fastchat.answers import short_id
 from mtbench_ray.fastchat.counting import concerns
 from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.judges.matches import matches
 from mtbench_ray.judges.pairwise import PairTally, tally
 from mtbench_ray.planning.plan import outcomes, render, view_of
 from mtbench_ray.schema import (
@@ -113,7 +114,7 @@ def import_matches(tmp_path: Path, records: list[Record], parity: str) -> dict[s
     with Workspace.open(tmp_path / "w", write=True) as workspace:
         rows = import_fastchat(tmp_path / "in", workspace).evaluations
         found = [game for row in rows for game in imported_outcomes(workspace, row, parity)]
-        return {row.model: row for row in tally(found, "all", parity)}
+        return {row.model: row for row in tally(matches(found, parity), "all")}
 
 
 def rows_without_run(workspace: Workspace) -> list[Turn | Judgment]:
@@ -373,7 +374,7 @@ def test_a_baseline_makes_evaluations_against_it(tmp_path: Path) -> None:
         rows = [row for row in rows if row.mode == "pairwise-baseline"]
         assert [(row.model, row.baseline) for row in rows] == [("m", "base"), ("x", "base")]
         found = [game for row in rows for game in imported_outcomes(workspace, row, "fastchat")]
-    assert [row.model for row in tally(found, "baseline", "fastchat")] == ["m", "x"]
+    assert [row.model for row in tally(matches(found, "fastchat"), "baseline")] == ["m", "x"]
 
 
 def test_dedupe_tells_judges_turns_and_samples_apart(tmp_path: Path) -> None:
@@ -773,7 +774,7 @@ def test_fixtures_give_fastchats_tables(tmp_path: Path, fixture: str) -> None:
             mode = "pairwise-baseline" if baseline else "pairwise-all"
             chosen = [row for row in report.evaluations if row.mode == mode]
             games = [g for row in chosen for g in imported_outcomes(workspace, row, "fastchat")]
-            for counts in tally(games, mode.removeprefix("pairwise-"), "fastchat"):
+            for counts in tally(matches(games, "fastchat"), mode.removeprefix("pairwise-")):
                 [expected] = [
                     row
                     for row in pair
@@ -872,7 +873,8 @@ def test_the_oracle_votes(tmp_path: Path, parity: str, baseline: str) -> None:
         chosen = [row for row in evaluations if row.mode == mode]
         games = [game for row in chosen for game in imported_outcomes(workspace, row, parity)]
     found = {
-        counts.model: counts for counts in tally(games, mode.removeprefix("pairwise-"), parity)
+        counts.model: counts
+        for counts in tally(matches(games, parity), mode.removeprefix("pairwise-"))
     }
     assert set(found) == set(expected)
     for model, counts in found.items():

@@ -193,7 +193,7 @@ def test_win_rates(name):
     assert expected
     outcomes = [game for row in rows for game in pair_outcomes(row)]
     check_pair(
-        tally(outcomes, "all", "fastchat"),
+        tally(matches(outcomes, "fastchat"), "all"),
         [row for row in expected if row["mode"] == "pairwise-all"],
     )
     for baseline in {row["baseline"] for row in expected} - {""}:
@@ -206,7 +206,7 @@ def test_win_rates(name):
             )
         ]
         check_pair(
-            tally(against, "baseline", "fastchat"),
+            tally(matches(against, "fastchat"), "baseline"),
             [row for row in expected if row["baseline"] == baseline],
         )
 

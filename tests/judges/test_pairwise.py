@@ -127,7 +127,7 @@ def test_games_told_from_both_sides_are_one_match():
     told += games("b", "a", 81, 1, "model_2", "model_2")
     (match,) = matches(told)
     assert (match.model, match.value) == ("a", 1.0)
-    counts = tally(told, "all")
+    counts = tally(matches(told), "all")
     assert [(c.model, c.win, c.n) for c in counts] == [("a", 1, 1), ("b", 0, 1)]
 
 
@@ -192,7 +192,7 @@ def test_equal_answers_share_one_call_and_are_read_for_each_game():
 
 
 def test_ties_disagreements_and_errors():  # F18
-    a, b = tally(f18_rows(), "all")
+    a, b = tally(matches(f18_rows()), "all")
     assert (a.model, a.win, a.loss, a.tie, a.n) == ("a", 1, 0, 4, 5)
     assert (a.win_rate, a.loss_rate, a.win_rate_adjusted) == (0.2, 0.0, 0.6)
     assert (b.win, b.loss, b.tie, b.win_rate, b.win_rate_adjusted) == (0, 1, 4, 0.0, 0.4)
@@ -203,7 +203,7 @@ def test_ties_disagreements_and_errors():  # F18
 def test_ties_count_half():  # F18
     rows = games("a", "b", 1, 1, "model_1", "model_1") + games("a", "b", 2, 1, "model_2", "model_2")
     rows += [game for q in range(3, 101) for game in games("a", "b", q, 1, "tie", "tie")]
-    (a,) = tally(rows, "baseline")
+    (a,) = tally(matches(rows), "baseline")
     assert (a.win, a.loss, a.tie, a.win_rate_adjusted) == (1, 1, 98, 0.5)
 
 
@@ -233,16 +233,16 @@ def test_scores_of_all_against_all_count_for_both_sides():
         "b": (0.0, 3, 2),
         "c": (0.5, 2, 2),
     }
-    assert [t.model for t in tally(rows, "all")] == ["a", "b", "c"]
+    assert [t.model for t in tally(matches(rows), "all")] == ["a", "b", "c"]
 
 
 def test_a_match_fails_once_with_the_first_reason():
     first, second = slot("m", 81, 1, 1, "base"), slot("m", 81, 1, 2, "base")
     rows = [Outcome(first, None, "answer_error"), judged(second, "timeout")]
-    (counts,) = tally(rows, "baseline")
+    (counts,) = tally(matches(rows), "baseline")
     assert (counts.failed, counts.n, counts.win_rate) == ({"answer_error": 1}, 0, None)
     assert counts.win_rate_adjusted is counts.loss_rate is counts.inconsistent_rate is None
-    (half,) = tally(rows[1:], "baseline")
+    (half,) = tally(matches(rows[1:]), "baseline")
     assert half.failed == {"missing": 1}
     assert BASELINE.reduce([], rows, OPTIONS)[0].mean is None
 
@@ -254,9 +254,9 @@ def test_duplicate_rows_count_once_in_safe_parity_and_all_in_fastchat():
         *games("a", "b", 81, 1, "model_2", "model_2"),
         *games("a", "b", 81, 1, "error", "error"),
     ]
-    (safe,) = tally(rows, "baseline")  # the newest valid row
+    (safe,) = tally(matches(rows), "baseline")  # the newest valid row
     assert (safe.win, safe.loss, safe.failed) == (0, 1, {})
-    (strict,) = tally(rows, "baseline", "fastchat")
+    (strict,) = tally(matches(rows, "fastchat"), "baseline")
     assert (strict.win, strict.loss, strict.failed) == (1, 1, {"no_winner": 2})
 
 
