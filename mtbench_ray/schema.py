@@ -393,7 +393,7 @@ class Score:
         mean: None where nothing was scored.
         ci_low: Lower end of the 95% interval, None where it does not exist.
         ci_high: Upper end.
-        method: How the interval was made.
+        method: How the interval was made, or ``none: `` and why there is none.
     """
 
     model: str

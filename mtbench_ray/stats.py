@@ -19,8 +19,13 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 METHOD = "cluster bootstrap, expanded percentile, 95%"
+LEAST_CLUSTERS = 5
+"""Fewer say too little of how clusters differ: two equal ones give an interval without width, which
+looks certain. Below it there is no interval, no standard error and no p-value."""
+SIGN_FLIPS = 9999
+"""Random sign flips of a permutation test; where all of them are no more, all are taken."""
 _CONFIDENCE = 0.95
-_SIGN_FLIPS = 9999
+_POWER = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +34,10 @@ class Interval:
 
     Attributes:
         mean: Mean over all rows; None without rows or with a value that is not finite.
-        low: Lower end; None with fewer than two clusters.
+        low: Lower end; None with fewer than :data:`LEAST_CLUSTERS`.
         high: Upper end.
-        se: Cluster-robust standard error; None with fewer than two clusters.
-        method: How the interval was made; empty without one.
+        se: Cluster-robust standard error; None with fewer clusters likewise.
+        method: How the interval was made, or ``none: `` and why there is none; empty without rows.
         n: Rows.
         clusters: Clusters.
     """
@@ -107,8 +112,10 @@ def clustered_mean(
     if n == 0 or not np.isfinite(sums).all():
         return Interval(None, None, None, None, "", n, k)
     mean = math.fsum(values) / n
-    if k < 2 or resamples < 1:
-        return Interval(mean, None, None, _standard_error(sums, counts), "", n, k)
+    if k < LEAST_CLUSTERS:
+        return Interval(mean, None, None, None, no_interval(k), n, k)
+    if resamples < 1:
+        return Interval(mean, None, None, _standard_error(sums, counts), "none: resamples=0", n, k)
     weights = _weights(k, resamples, seed)
     means = (weights @ sums) / (weights @ counts)
     tail = NormalDist().cdf(-math.sqrt(k / (k - 1)) * _t_quantile((1 + _CONFIDENCE) / 2, k - 1))
@@ -125,17 +132,24 @@ def clustered_mean(
     )
 
 
+def no_interval(clusters: int) -> str:
+    """Why so few clusters have no interval."""
+    return f"none: {clusters} question{'' if clusters == 1 else 's'}, {LEAST_CLUSTERS} are needed"
+
+
 def paired_difference(
     a: Sequence[float],
     b: Sequence[float],
     clusters: Sequence[Hashable],
     resamples: int = 2000,
     seed: int = 0,
+    flips: int = SIGN_FLIPS,
 ) -> Difference:
     """Mean of ``a - b`` over paired rows, clustered by question.
 
-    The p-value is that of a sign-flip permutation test on whole clusters (Monte Carlo with a fixed
-    seed, the observed value counted in): how often random signs give a sum at least as far from 0.
+    The p-value is that of a sign-flip permutation test on whole clusters: how often signs give a
+    sum at least as far from 0. All sign patterns are taken where there are no more than ``flips``
+    of them, else as many random ones, the observed one counted in.
 
     Args:
         a: One value per row.
@@ -143,17 +157,18 @@ def paired_difference(
         clusters: The cluster (question) of each row.
         resamples: Bootstrap resamples of the interval.
         seed: Seed of the bootstrap and of the test.
+        flips: Sign patterns; the smallest p-value is one of so many.
     """
     gaps = [x - y for x, y in zip(a, b, strict=True)]
     interval = clustered_mean(gaps, clusters, resamples, seed)
     p_value = None
     if interval.low is not None:
         sums, _ = _by_cluster(gaps, clusters)
-        signs = np.random.default_rng(seed).integers(0, 2, (_SIGN_FLIPS, len(sums))) * 2.0 - 1.0
+        signs = _signs(len(sums), flips, seed)
         observed = abs(math.fsum(gaps))
         # The tolerance keeps equal sums equal after rounding.
         as_far = np.abs(signs @ sums) >= observed - 1e-9 * max(1.0, observed)
-        p_value = (1 + int(as_far.sum())) / (1 + _SIGN_FLIPS)
+        p_value = float(as_far.mean())
     return Difference(
         interval.mean,
         interval.low,
@@ -164,6 +179,55 @@ def paired_difference(
         interval.n,
         interval.clusters,
     )
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """P-values corrected for their number (Holm 1979); None stays, and is no test.
+
+    With them the chance of any false finding among all is at most the level at which they are read.
+    """
+    known = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    corrected: list[float | None] = [None] * len(p_values)
+    worst = 0.0
+    for rank, (p, place) in enumerate(known):
+        worst = max(worst, min(1.0, (len(known) - rank) * p))
+        corrected[place] = worst
+    return corrected
+
+
+def detectable(se: float | None, clusters: int, power: float = _POWER) -> float | None:
+    """The smallest true difference that a two-sided test at 5% finds with this power.
+
+    That of the t test with the same standard error: ``(t[0.975] + t[power]) * se``.
+
+    Args:
+        se: Standard error of the difference; None gives None.
+        clusters: Questions behind it.
+        power: Chance of finding it.
+    """
+    if se is None or clusters < LEAST_CLUSTERS:
+        return None
+    df = clusters - 1
+    return (_t_quantile((1 + _CONFIDENCE) / 2, df) + _t_quantile(power, df)) * se
+
+
+def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Spearman's correlation, ties at their mean rank; None where one side never varies."""
+    return correlation(ranks(x), ranks(y))
+
+
+def correlation(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> float | None:
+    """Pearson's correlation; None with fewer than two points or where one side never varies."""
+    one, other = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return None
+    return float(np.corrcoef(one, other)[0, 1])
+
+
+def ranks(values: Sequence[float] | Floats) -> Floats:
+    """Ranks from 1 for the lowest, ties at their mean rank."""
+    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[place]
 
 
 def variance_parts(values: Sequence[Sequence[Sequence[float]]]) -> VarianceParts:
@@ -246,6 +310,20 @@ def _weights(k: int, resamples: int, seed: int) -> Floats:
     """
     draws = np.random.default_rng(seed).multinomial(k, np.full(k, 1.0 / k), size=resamples)
     return draws.astype(np.float64)
+
+
+@lru_cache(maxsize=4)
+def _signs(k: int, flips: int, seed: int) -> Floats:
+    """Sign patterns of ``k`` clusters: all of them, or the observed one and ``flips`` random ones.
+
+    Kept, because all pairs of models of a table are tested with the same patterns.
+    """
+    if 2**k <= flips:
+        patterns = (np.arange(2**k)[:, None] >> np.arange(k)) & 1
+    else:
+        patterns = np.random.default_rng(seed).integers(0, 2, (flips + 1, k))
+        patterns[0] = 0
+    return patterns * 2.0 - 1.0
 
 
 def _t_quantile(p: float, df: int) -> float:

@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mtbench_ray.stats import (
+    LEAST_CLUSTERS,
     clustered_mean,
+    detectable,
+    holm,
     paired_difference,
     variance_parts,
 )
@@ -93,17 +96,21 @@ def test_what_cannot_be_computed_is_none(values, clusters, mean):
     interval = clustered_mean(values, clusters)
     assert interval.mean == mean
     assert interval.low is interval.high is interval.se is None
-    assert interval.method == ""
+    assert interval.method == (
+        f"none: {len(set(clusters))} question{'s' * (len(set(clusters)) > 1)}, 5 are needed"
+        if mean
+        else ""
+    )
     assert paired_difference(values, values, clusters).p_value is None
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([1.0, 2.5, 10.0]), st.integers(0, 4)), min_size=1),
+    st.lists(st.tuples(st.sampled_from([1.0, 2.5, 10.0]), st.integers(0, 8)), min_size=1),
     st.integers(0, 3),
 )
 def test_the_mean_lies_in_its_interval(rows, seed):
     interval = clustered_mean([v for v, _ in rows], [c for _, c in rows], 50, seed)
-    assert (interval.low is None) == (len({c for _, c in rows}) < 2)
+    assert (interval.low is None) == (len({c for _, c in rows}) < LEAST_CLUSTERS)
     if interval.low is not None:
         assert 1 <= interval.low <= interval.mean <= interval.high <= 10
 
@@ -131,14 +138,14 @@ def test_paired_difference_finds_what_unpaired_noise_hides():
 
 
 def test_equal_rows_differ_by_nothing():
-    same = paired_difference([5, 6, 7], [5, 6, 7], [1, 2, 3])
+    same = paired_difference([5, 6, 7, 8, 9], [5, 6, 7, 8, 9], range(5))
     assert (same.mean, same.low, same.high, same.p_value) == (0, 0, 0, 1)
 
 
 def test_the_p_value_of_few_questions_is_that_of_all_sign_flips():
     # 5 questions with the same sign: 2 of the 32 sign patterns are as extreme
     result = paired_difference([2, 3, 4, 5, 6], [1, 1, 1, 1, 1], range(5))
-    assert result.p_value == pytest.approx(2 / 32, abs=0.01)
+    assert result.p_value == 2 / 32
 
 
 def test_p_values_are_uniform_where_nothing_differs():
@@ -197,3 +204,49 @@ def test_a_part_without_repeats_is_none():
 def test_no_negative_variance():
     parts = variance_parts([[[0, 10], [0, 10]], [[0, 10], [0, 10]]])
     assert (parts.question, parts.answer) == (0, 0)
+
+
+@pytest.mark.parametrize("questions", [1, 2, 4, 5])
+def test_below_five_questions_there_is_no_interval_and_it_says_why(questions):
+    """Two equal questions would give an interval without width, which looks certain."""
+    found = clustered_mean([7.0] * 2 * questions, [n // 2 for n in range(2 * questions)])
+    gap = paired_difference([7.0] * questions, [6.0] * questions, range(questions))
+    assert found.mean == 7.0
+    if questions < 5:
+        assert (found.low, found.high, found.se) == (None, None, None)
+        assert (gap.low, gap.high, gap.p_value) == (None, None, None)
+        assert found.method.startswith(f"none: {questions} question")
+        assert gap.method == found.method
+    else:
+        assert (found.low, found.high) == (7.0, 7.0)
+        assert gap.p_value == 2 / 2**5
+
+
+def test_holm_is_the_step_down_correction_by_its_definition():
+    p_values = [0.04, None, 0.001, 0.03, 0.5, 0.011]
+    found = holm(p_values)
+    known = [p for p in p_values if p is not None]
+    for p, corrected in zip(p_values, found, strict=True):
+        if p is None:
+            assert corrected is None
+            continue
+        # the largest, over all tests not above it, of p times how many tests are not below that
+        wanted = max(min(1.0, q * sum(r >= q for r in known)) for q in known if q <= p)
+        assert corrected == pytest.approx(wanted)
+    assert holm([]) == []
+    assert holm([0.02]) == [0.02]
+
+
+def test_a_detectable_difference_is_found_as_often_as_it_says():
+    rng = np.random.default_rng(4)
+    se = 1.0 / math.sqrt(30)
+    least = detectable(se, 30)
+    # known: (2.0452 + 0.8542) / sqrt(30)
+    assert least == pytest.approx((2.04523 + 0.85424) * se, rel=1e-3)
+    found = 0
+    for _ in range(400):
+        gaps = rng.normal(least, 1.0, 30).tolist()
+        found += paired_difference(gaps, [0.0] * 30, range(30), 10, flips=999).p_value < 0.05
+    assert 0.74 < found / 400 < 0.86
+    assert detectable(None, 80) is None
+    assert detectable(0.1, 4) is None

@@ -27,7 +27,8 @@ ENTRY_POINTS = "mtbench_ray.benchmarks"
 
 _RESERVED = frozenset(
     {"id", "benchmark", "model", "judge", "settings", "baseline", "truncated", "answers", "demo",
-     "output_tokens_per_s", "error", "complete", "n", "ci_low", "ci_high", "planned", "failed"}
+     "output_tokens_per_s", "error", "complete", "n", "ci_low", "ci_high", "ci_method", "planned",
+     "failed", "rank"}
 )  # fmt: skip
 """Keys of a result in ``summary.json`` that are no column's."""
 

@@ -13,14 +13,12 @@ from itertools import combinations, product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import Item
 from mtbench_ray.judges.matches import Match
 from mtbench_ray.schema import QuestionId
-
-_Numbers = npt.NDArray[np.float64]
+from mtbench_ray.stats import correlation, ranks
 
 TIE = "tie"
 
@@ -188,8 +186,8 @@ def value_agreement(a: Mapping[Hashable, Rated], b: Mapping[Hashable, Rated]) ->
     return ValueAgreement(
         n=len(shared),
         exact=float((x == y).mean()),
-        pearson=_correlation(x, y),
-        spearman=_correlation(_ranks(x), _ranks(y)),
+        pearson=correlation(x, y),
+        spearman=correlation(ranks(x), ranks(y)),
         mean_difference=float((x - y).mean()),
     )
 
@@ -236,14 +234,3 @@ def _judge(value: Any) -> str:
     if name.startswith("expert"):
         return "human"
     return "author" if name.startswith("author") else name
-
-
-def _correlation(x: _Numbers, y: _Numbers) -> float | None:
-    if len(x) < 2 or x.std() == 0 or y.std() == 0:
-        return None
-    return float(np.corrcoef(x, y)[0, 1])
-
-
-def _ranks(x: _Numbers) -> _Numbers:
-    _, place, counts = np.unique(x, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]

@@ -16,6 +16,7 @@ from mtbench_ray.errors import EXIT_OK, UserError
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.reports.page.collect import Cell, Grader, Table, tables_of
 from mtbench_ray.reports.plots import MARKERS, PALETTE
+from mtbench_ray.stats import LEAST_CLUSTERS
 from mtbench_ray.workspace.filenames import safe_names
 from mtbench_ray.workspace.journal import replacing
 from mtbench_ray.workspace.workspace import Workspace
@@ -149,7 +150,7 @@ def _bars(table: Table, grader: Grader) -> Any:
     axis.set_yticks(range(len(rows)), [_short(row.name) for row in rows])
     axis.set_xlim(grader.low, grader.high + 0.12 * (grader.high - grader.low))
     axis.set_ylim(-0.7, len(rows) - 0.3)
-    notes = ["whiskers: 95% interval; none where it cannot be known"]
+    notes = [f"whiskers: 95% interval, none below {LEAST_CLUSTERS} questions"]
     notes += ["not all is scored where a count is given"] * lacking
     axis.set_xlabel("; ".join(notes), fontsize=8)
     return figure

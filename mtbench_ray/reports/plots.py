@@ -11,6 +11,7 @@ from typing import Any
 
 from mtbench_ray.errors import UserError
 from mtbench_ray.reports.points import Point, short_names
+from mtbench_ray.stats import LEAST_CLUSTERS
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours of Okabe and Ito (2008) that can be told apart with any kind of colour vision and on
@@ -133,6 +134,8 @@ def _fill(
     demo = " (demo judge: not comparable)" if first.demo else ""
     figure.suptitle(f"{what} and training step, judge {first.judge}{demo}", fontsize=11)
     notes = [f"bars: {_BARS[error]}"] if error in _BARS else []
+    if error in ("ci95", "sem") and any(p.n_questions < LEAST_CLUSTERS for p in shown):
+        notes.append(f"no bar below {LEAST_CLUSTERS} questions")
     if any(_hollow(point, shown) for point in shown):
         notes.append("hollow: rated on fewer questions, or some verdicts are missing")
     width, height = figure.get_size_inches()

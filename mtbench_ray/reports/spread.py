@@ -83,6 +83,7 @@ def spread(row: Evaluation, items: Sequence[Item], options: ScoreOptions) -> dic
         "sem": interval.se,
         "ci_low": interval.low,
         "ci_high": interval.high,
+        "ci_method": interval.method,
         "n_questions": interval.clusters,
         "samples": len(samples),
         "judge_samples": len(judge_samples),

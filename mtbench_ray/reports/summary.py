@@ -170,14 +170,18 @@ def _parts(
 
 
 def score_json(score: Score | None) -> dict[str, Any]:
-    """A score with its coverage; null mean where nothing was scored."""
+    """A score with its coverage; null mean where nothing was scored.
+
+    ``ci_method`` says how the interval was made, or after ``none: `` why there is none.
+    """
     if score is None:
-        return {"mean": None, "ci_low": None, "ci_high": None, "planned": 0, "scored": 0,
-                "failed": {}}  # fmt: skip
+        return {"mean": None, "ci_low": None, "ci_high": None, "ci_method": "", "planned": 0,
+                "scored": 0, "failed": {}}  # fmt: skip
     return {
         "mean": score.mean,
         "ci_low": score.ci_low,
         "ci_high": score.ci_high,
+        "ci_method": score.method,
         "planned": score.planned,
         "scored": score.scored,
         "failed": json.loads(score.failed),
@@ -230,6 +234,7 @@ def _comparison(grader: Grader, row: Evaluation, model: str, places: Places) -> 
         "n": total["scored"],
         "ci_low": total["ci_low"],
         "ci_high": total["ci_high"],
+        "ci_method": total["ci_method"],
         "planned": total["planned"],
         "failed": total["failed"],
         "demo": row.demo,

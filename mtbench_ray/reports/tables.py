@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -107,6 +107,7 @@ def _tables(summary: Summary, folder: str) -> tuple[list[Grid], list[str]]:
             f"{grader.note}{'; ' * bool(grader.note)}intervals: 95%, bootstrap over questions"
             + ("; parity: fastchat" if summary["parity"] == "fastchat" else "")
         )
+        notes.append(no_interval_note(_total(result, grader) for result in ranked))
     unjudged = [result for result in results if not result["judge"]]
     if unjudged:
         tables.append(
@@ -124,7 +125,7 @@ def _tables(summary: Summary, folder: str) -> tuple[list[Grid], list[str]]:
                 ],
             )
         )
-    return tables, notes + _notes(summary)
+    return tables, [note for note in [*notes, *_notes(summary)] if note]
 
 
 def _main_table(
@@ -138,7 +139,7 @@ def _main_table(
     headers += [grader.scored, "failed", *([] if compared else ["truncated", "tok/s"])]
     rows = []
     for result in results:
-        total = result if compared else result[grader.headline.key]
+        total = _total(result, grader)
         cells = [short(model_label(result), folder), judge_label(result)]
         if compared:
             cells.append(short(result["baseline"] or "all", folder))
@@ -165,6 +166,12 @@ def _parts_table(column: Column, results: Sequence[dict[str, Any]], folder: str)
         ]
         for result in results
     ]
+
+
+def _total(result: dict[str, Any], grader: Grader) -> dict[str, Any]:
+    """The headline of a result with its interval and coverage; comparisons are flat."""
+    total: dict[str, Any] = result if grader.against else result[grader.headline.key]
+    return total
 
 
 def _mean(result: dict[str, Any], key: str) -> float | None:
@@ -253,6 +260,20 @@ def interval(score: dict[str, Any], digits: int = 2) -> str:
     if score["ci_low"] is None:
         return "n/a"
     return f"{score['ci_low']:.{digits}f} to {score['ci_high']:.{digits}f}"
+
+
+def no_interval_because(method: str) -> str:
+    """Why a score has no interval, from its ``ci_method``; empty where nothing is said."""
+    return method.partition("none: ")[2]
+
+
+def no_interval_note(scores: Iterable[Mapping[str, Any]]) -> str:
+    """What stands below a table in which intervals are missing; empty where none is."""
+    why = Counter(
+        no_interval_because(score["ci_method"]) for score in scores if score["ci_low"] is None
+    )
+    said = [text for text, _ in why.most_common() if text]
+    return f"no interval: {'; '.join(said)}" if said else ""
 
 
 def reasons(failed: dict[str, int]) -> str:

@@ -20,6 +20,7 @@ from mtbench_ray.planning.evaluations import (
 )
 from mtbench_ray.reports.results import Results, current, in_order
 from mtbench_ray.reports.scores import all_scores
+from mtbench_ray.reports.tables import no_interval_because
 from mtbench_ray.schema import (
     ANSWERS_ONLY,
     AnswerSet,
@@ -69,13 +70,18 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A score with its 95% interval and its coverage."""
+    """A score with its 95% interval and its coverage.
+
+    Attributes:
+        why: Why there is no interval, in a few words; empty where there is one.
+    """
 
     mean: float | None
     low: float | None
     high: float | None
     scored: int
     planned: int
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -489,7 +495,8 @@ def _columns(
 def _cell(score: Score | None) -> Cell | None:
     if score is None:
         return None
-    return Cell(score.mean, score.ci_low, score.ci_high, score.scored, score.planned)
+    why = no_interval_because(score.method) if score.ci_low is None else ""
+    return Cell(score.mean, score.ci_low, score.ci_high, score.scored, score.planned, why)
 
 
 def _row_names(rows: Sequence[Evaluation]) -> dict[str, str]:

@@ -337,7 +337,7 @@
     const title = model === null ? make("span", { text: name }) : make("a", { href: link(""), text: name });
     return make("tr", {}, make("th", { scope: "row" }, title), ...cells.map((cell, at) => {
       if (!cell) return make("td", { class: "none", text: "–" });
-      const [middle, low, high, scored, planned] = cell;
+      const [middle, low, high, scored, planned, why] = cell;
       const [, category, digits] = table.columns[at];
       const said = middle === null ? "–" : middle.toFixed(digits);
       const heated = middle !== null && digits > 0;
@@ -347,7 +347,7 @@
       const box = make("td", {
         class: middle === null ? "none" : heated ? "heat" : null,
         "--v": heated ? place(table.grader, middle).toFixed(3) : null,
-        title: `${between ? `95% interval ${between}, ` : ""}${scored} of ${planned} scored`,
+        title: `${between ? `95% interval ${between}, ` : why ? `no interval: ${why}, ` : ""}${scored} of ${planned} scored`,
       }, at === 0 ? make("small", { text: between || "no interval" }) : null, value);
       if (at === 0) box.append(bar(table.grader, low, high, middle));
       if (scored < planned) box.append(make("small", { class: "gap", text: `${scored}/${planned}` }));
