@@ -227,7 +227,8 @@ def correlation(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> flo
 def ranks(values: Sequence[float] | Floats) -> Floats:
     """Ranks from 1 for the lowest, ties at their mean rank."""
     _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+    mean_ranks: Floats = np.cumsum(counts) - (counts - 1) / 2
+    return mean_ranks[place]
 
 
 def variance_parts(values: Sequence[Sequence[Sequence[float]]]) -> VarianceParts:
@@ -323,7 +324,8 @@ def _signs(k: int, flips: int, seed: int) -> Floats:
     else:
         patterns = np.random.default_rng(seed).integers(0, 2, (flips + 1, k))
         patterns[0] = 0
-    return patterns * 2.0 - 1.0
+    signs: Floats = patterns * 2.0 - 1.0
+    return signs
 
 
 def _t_quantile(p: float, df: int) -> float:

@@ -131,15 +131,18 @@ def _report(args: list[str]) -> int:
             "resamples": "2000",
             "seed": "0",
             "error": "ci95",
-            "by": "both",
+            "by": "",
             "out": "",
             "model": "",
             "judge": "",
             "category": "",
             "benchmark": "",
+            "gate": "",
+            "detect": "",
+            "steps": "",
+            "name_pattern": "",
         },
     )
-    # Curves of several runs may come from several workspaces.
     typed = [arg.removeprefix("report.").partition("=") for arg in args]
     workspaces = [value for key, _, value in typed if key == "workspace"]
     last = values.pop("workspace")

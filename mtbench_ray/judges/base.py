@@ -8,8 +8,9 @@ so the same functions serve the live run, the plan and a report made years later
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.judges.prompts import PromptSet
@@ -167,6 +168,7 @@ class Grader(ABC):
             is called. It is part of the identity of an evaluation.
         scored: What tables call the share of wanted things that count in a score.
         note: What the headline is, below a table.
+        dimensions: What its items are split by, and the part that each belongs to.
     """
 
     name: str
@@ -176,6 +178,9 @@ class Grader(ABC):
     checker: str = ""
     scored: str = "scored"
     note: str = ""
+    dimensions: Mapping[str, Callable[[Slot], str]] = MappingProxyType(
+        {"turn": lambda slot: str(slot.turn), "category": lambda slot: slot.category}
+    )
 
     @property
     def headline(self) -> Column:

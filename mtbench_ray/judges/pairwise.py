@@ -26,7 +26,7 @@ from mtbench_ray.judges.judge_prompt import (
 )
 from mtbench_ray.judges.matches import FOR_MODEL, GAMES, Match, matches
 from mtbench_ray.judges.parse import parse_winner
-from mtbench_ray.judges.scores import judge_label, mean_score
+from mtbench_ray.judges.scores import judge_label, mean_scores
 from mtbench_ray.schema import (
     Judgment,
     Outcome,
@@ -113,6 +113,8 @@ class Pairwise(Grader):
         Column("loss_rate", "loss rate", "loss_rate", digits=3),
         Column("win_rate_adjusted", "adjusted", ADJUSTED, digits=3, headline=True),
         Column("inconsistent", "inconsistent", "inconsistent", digits=3),
+        Column("turns", "", ADJUSTED, "turn", digits=3),
+        Column("categories", "", ADJUSTED, "category", digits=3),
     )
 
     def __init__(self, against: str) -> None:
@@ -214,29 +216,49 @@ class Pairwise(Grader):
     def reduce(
         self, views: Sequence[EvaluationView], outcomes: Sequence[Outcome], options: ScoreOptions
     ) -> list[Score]:
-        """Counts and rates of each model over all its matches, as :func:`tally` has them."""
+        """Counts and rates of each model over all its matches, as :func:`tally` has them.
+
+        The adjusted win rate also by the parts of each dimension.
+        """
         judge = judge_label(outcomes, options)
         played = matches(outcomes, options.parity)
+        tallies = {counts.model: counts for counts in tally(played, self.against)}
+        items = _items(played, self.against)
         scores = []
-        for counts in tally(played, self.against):
-            mine = [match for match in played if counts.model in (match.model, match.opponent)]
-            items = [
-                Item(_slot(match, counts.model), match.seen_by(counts.model), match.reason)
-                for match in mine
-            ]
-            adjusted = mean_score(
-                counts.model, judge, self.name, ADJUSTED, "all", "", items, options
-            )
-            plain = replace(adjusted, ci_low=None, ci_high=None, method="")
-            scores.append(adjusted)
-            scores += [replace(plain, metric=name, mean=figure) for name, figure in counts.figures]
+        for score in mean_scores(self.name, ADJUSTED, items, self.dimensions, options, judge):
+            scores.append(score)
+            if score.dimension == "all":
+                plain = replace(score, ci_low=None, ci_high=None, method="")
+                figures = tallies[score.model].figures
+                scores += [replace(plain, metric=name, mean=mean) for name, mean in figures]
         return scores
+
+    def items(self, outcomes: Sequence[Outcome]) -> list[Item]:
+        """Matches, told from the side of each model that has a row: a win is 1, a tie 0.5."""
+        return _items(matches(outcomes), self.against)
+
+
+def _items(played: Sequence[Match], against: str) -> list[Item]:
+    """The matches of each model in order of appearance."""
+    found: dict[str, list[Item]] = {}
+    for match in played:
+        for model in _sides(match, against):
+            item = Item(_slot(match, model), match.seen_by(model), match.reason)
+            found.setdefault(model, []).append(item)
+    return [item for mine in found.values() for item in mine]
+
+
+def _sides(match: Match, against: str) -> tuple[str, ...]:
+    """The models of a match that have a row."""
+    return (match.model, match.opponent) if against == "all" else (match.model,)
 
 
 def _slot(match: Match, model: str) -> Slot:
     """The part of a match that says where it belongs."""
     return Slot(
         model=model,
+        opponent=match.opponent if model == match.model else match.model,
+        judge_sample=match.judge_sample,
         question_id=match.question_id,
         category=match.category,
         group=match.group,
@@ -256,11 +278,7 @@ def tally(played: Sequence[Match], against: str) -> list[PairTally]:
     Returns:
         One tally per model in order of appearance.
     """
-    sides = [
-        model
-        for match in played
-        for model in ((match.model, match.opponent) if against == "all" else (match.model,))
-    ]
+    sides = [model for match in played for model in _sides(match, against)]
     tallies = {model: PairTally(model) for model in sides}
     for match in played:
         for model in (match.model, match.opponent):

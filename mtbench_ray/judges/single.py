@@ -137,7 +137,7 @@ class Single(Grader):
             self.name,
             RATING,
             self.items(outcomes),
-            {"turn": lambda slot: str(slot.turn), "category": lambda slot: slot.category},
+            self.dimensions,
             options,
             judge_label(outcomes, options),
         )

@@ -32,16 +32,15 @@ def report(
     results: Results,
     rows: Sequence[Evaluation],
     format: str,
-    mode: str = "",
     out: str = "",
 ) -> int:
     """Print how far two judges agree.
 
+    Values of single answers are compared where both judges have some of the same answers, else
+    verdicts on two models.
+
     Args:
         out: A file that gets the same figures as JSON; empty for none.
-        mode: One that judges answers alone compares their values, one that compares models its
-            verdicts; empty compares values where both judges have some of the same answers, else
-            verdicts.
         words: Two names: judges of the workspace, or a JSON file of votes, optionally with one
             judge of it as ``file.json:human``. The same file twice compares its votes among
             themselves.
@@ -51,8 +50,6 @@ def report(
     """
     if len(words) != 2:
         raise UserError("agreement of what?", "report agreement JUDGE JUDGE-or-votes.json")
-    if mode:
-        rows = [row for row in rows if row.mode == mode]
     if judged_alone(rows) and not any(_votes_file(word) for word in words):
         compared = value_agreement(*(_values(word, results, rows) for word in words))
         if compared.n:
@@ -159,4 +156,4 @@ def _print(found: list[dict[str, Any]], format: str, out: str) -> None:
         ]
         for row in found
     ]
-    print(grid(headers, cells, markdown=format == "markdown"))
+    print(grid(headers, cells, format))

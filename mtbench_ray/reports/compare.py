@@ -1,17 +1,18 @@
-"""``report compare A B``: are two models different under the same judge, or can it not be told?"""
+"""``report compare A B ...``: are models different under the same judge, or can it not be told?"""
 
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from mtbench_ray.config import science
-from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
+from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
 from mtbench_ray.judges.base import Item, ScoreOptions
 from mtbench_ray.planning.evaluations import (
+    against,
     answer_settings,
     differing,
     distinguishing_settings,
@@ -19,25 +20,40 @@ from mtbench_ray.planning.evaluations import (
     judge_of,
     named,
 )
-from mtbench_ray.reports.results import Results, in_order, judged_alone
-from mtbench_ray.reports.tables import MARK, common_folder, grid, interval, label, number, short
+from mtbench_ray.reports import differences
+from mtbench_ray.reports.differences import (
+    LEVEL,
+    Pair,
+    by_part,
+    difference,
+    gate,
+    needed,
+    paired,
+    ranking,
+    told_apart,
+    valued,
+)
+from mtbench_ray.reports.results import Results, in_order
+from mtbench_ray.reports.tables import (
+    MARK,
+    common_folder,
+    grid,
+    interval,
+    label,
+    no_interval_note,
+    number,
+    said,
+    short,
+)
 from mtbench_ray.schema import Evaluation
-from mtbench_ray.stats import paired_difference
 
 _WHICH_MODEL = ("model.path", "model.revision", "model.adapter", "fingerprint")
 Fields = Callable[[Evaluation], dict[str, Any]]
-LEVEL = 0.05
-"""A difference is called one where p is below this and the 95% interval leaves out 0."""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The values of one item for both models, each the mean over its repeats."""
-
-    a: float
-    b: float
-    group: str
-    category: str
+EXIT_WORSE = 1
+"""``gate=``: the first model is worse."""
+SHOWN_FLIPS = 5
+_START = 64
+"""Characters of an answer that are shown."""
 
 
 def report(
@@ -45,25 +61,36 @@ def report(
     results: Results,
     rows: Sequence[Evaluation],
     format: str,
+    margin: str = "",
+    detect: str = "",
 ) -> int:
-    """Print the paired difference of two models for each judge that rated both.
+    """Print the paired difference of models for each judge that rated them.
 
     Args:
-        words: Two models by their names, or by the ends of their paths.
+        words: Two or more models by their names, by the ends of their paths, or as patterns.
+        margin: ``gate=``; empty for none.
+        detect: A difference that the user would like to detect; empty for the gate's.
+
+    Returns:
+        0; with a gate 0 where the first model is not worse than the second by that much under any
+        judge, 1 where it is under one, 3 where it cannot be told.
 
     Raises:
-        UserError: An unknown or ambiguous model, or no judge that rated both.
+        UserError: An unknown or ambiguous model, or no judge that rated all.
     """
-    if len(words) != 2:
-        raise UserError("compare what?", "report compare MODEL MODEL")
-    rated = judged_alone(rows)
+    gate_at, wanted = _points("gate", margin), _points("detect", detect)
+    rated = [row for row in rows if row.judge and against(row) != "all"]
     settings = distinguishing_settings(rated)
     models: dict[str, list[Evaluation]] = {}
     for row in rated:
         models.setdefault(named(row.model, settings[row.evaluation_id]), []).append(row)
-    first, second = (_find(word, models) for word in words)
-    if first == second:
-        raise UserError(f"both names mean {first}", "name two models")
+    names = _chosen(words, models)
+    if len(names) > 2:
+        if gate_at is not None:
+            raise UserError("gate= is of two models", "compare NEW OLD gate=0.1")
+        _print_ranking(names, models, results, format)
+        return EXIT_OK
+    first, second = names
     pairs = _pairs(models[first], models[second])
     if not pairs:
         raise UserError(
@@ -75,18 +102,170 @@ def report(
     found = []
     for a, b in pairs:
         mine, other = results.items(a), results.items(b)
-        found.append(compare(a, b, mine, other, results.options) | {"a": first, "b": second})
-        one, two = (results.grader(row).scale(results.view(row)) for row in (a, b))
-        if one != two:
-            found[-1]["verdict"] = (
-                f"not to be compared: scores from {one[0]:g} to {one[1]:g} and from {two[0]:g} to"
-                f" {two[1]:g}"
+        one = compare(a, b, mine, other, results.options, wanted=wanted or gate_at)
+        one |= {"a": first, "b": second, "gate": None}
+        one["flips"] = [_flip(pair, results) for pair in one["flips"]]
+        scales = [results.grader(row).scale(results.view(row)) for row in (a, b)]
+        alike = scales[0] == scales[1]
+        if gate_at is not None:
+            verdict = gate(one["all"], gate_at) if alike else "cannot tell"
+            one["gate"] = {"margin": gate_at, "verdict": verdict}
+        if not alike:
+            (low, high), (lowest, highest) = scales
+            one["verdict"] = (
+                f"not to be compared: scores from {low:g} to {high:g} and from {lowest:g} to"
+                f" {highest:g}"
             )
+        found.append(one)
     if format == "json":
         print(json.dumps(found, indent=1))
+    elif format == "csv":
+        lines = [line for one in found for line in _csv_lines(one)]
+        print(grid(list(lines[0]), [list(map(_plain, line.values())) for line in lines], "csv"))
     else:
-        print("\n\n".join(_text(item, format == "markdown") for item in found))
-    return EXIT_OK
+        print("\n\n".join(_text(item, format) for item in found))
+    return _exit_code([one["gate"]["verdict"] for one in found if one["gate"]])
+
+
+def _exit_code(verdicts: Sequence[str]) -> int:
+    if "worse" in verdicts:
+        return EXIT_WORSE
+    return EXIT_PARTIAL if "cannot tell" in verdicts else EXIT_OK
+
+
+def _points(key: str, text: str) -> float | None:
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise UserError(f"{key}={text} is no number of points from 0", f"{key}=0.1")
+    return value
+
+
+def _chosen(words: Sequence[str], models: Mapping[str, Sequence[Evaluation]]) -> list[str]:
+    """The models that words and patterns name, each once."""
+    if len(words) < 2 and not any(sign in word for word in words for sign in "*?["):
+        raise UserError("compare what?", "report compare MODEL MODEL")
+    found: dict[str, None] = {}
+    for word in words:
+        fits = [
+            name
+            for name, rows in models.items()
+            if fnmatchcase(name, word) or any(fnmatchcase(row.model, word) for row in rows)
+        ]
+        pattern = any(sign in word for sign in "*?[") and word not in models and fits
+        for name in fits if pattern else [_find(word, models)]:
+            found[name] = None
+    if len(words) > 1 and len(found) == 1:
+        raise UserError(f"both names mean {next(iter(found))}", "name two models")
+    if len(found) < 2:
+        raise UserError(f"{words[0]} fits one model alone", "name two models")
+    return list(found)
+
+
+def _flip(pair: Pair, results: Results) -> dict[str, Any]:
+    """An item on which two models differ, with the beginnings of both answers."""
+    slot = pair.a.slot
+    return {
+        "question_id": slot.question_id,
+        "turn": slot.turn,
+        "criterion": slot.criterion,
+        "category": slot.category,
+        "a": pair.a.mean,
+        "b": pair.b.mean,
+        "answer_a": _start(pair.a.slot.answer_ids, slot.turn, results),
+        "answer_b": _start(pair.b.slot.answer_ids, slot.turn, results),
+    }
+
+
+def _start(answer_ids: Sequence[str], turn: int, results: Results) -> str:
+    found = results.workspace.turns.get((answer_ids[0], turn)) if answer_ids else None
+    text = " ".join(found.content[: 4 * _START].split()) if found else ""
+    return text if len(text) <= _START else f"{text[: _START - 1]}…"
+
+
+def _print_ranking(
+    names: Sequence[str],
+    models: Mapping[str, Sequence[Evaluation]],
+    results: Results,
+    format: str,
+) -> None:
+    """The comparisons of each two of several models, for each grader that judged two or more."""
+    graders: dict[tuple[str, ...], dict[str, Evaluation]] = {}
+    for name in names:
+        for row in models[name]:
+            graders.setdefault(_grader(row), {})[name] = row
+    graders = {key: chosen for key, chosen in graders.items() if len(chosen) > 1}
+    if not graders:
+        raise UserError("no judge rated two of these models", "judge them with the same judge")
+    found: list[dict[str, Any]] = []
+    for (benchmark, mode, judge, *_), chosen in graders.items():
+        ranked = ranking(
+            {name: valued(results.items(row)) for name, row in chosen.items()}, results.options
+        )
+        scales = {results.grader(row).scale(results.view(row)) for row in chosen.values()}
+        notes = ["not to be compared: the scales of their scores differ"] * (len(scales) > 1)
+        if len({(row.prompts, row.references) for row in chosen.values()}) > 1:
+            notes.append("questions, references or judge prompts are not the same for all")
+        found.append(
+            {"benchmark": benchmark, "mode": mode, "judge": judge, "models": ranked.models,
+             "pairs": ranked.pairs, "with_best": ranked.with_best, "notes": notes}
+        )  # fmt: skip
+    if format == "json":
+        print(json.dumps(found, indent=1))
+    elif format == "csv":
+        lines = [
+            {"benchmark": one["benchmark"], "mode": one["mode"], "judge": one["judge"]} | pair
+            for one in found
+            for pair in one["pairs"]
+        ]
+        print(grid(list(lines[0]), [list(map(_plain, line.values())) for line in lines], "csv"))
+    else:
+        print("\n\n".join(_ranking_text(one, format) for one in found))
+
+
+def _ranking_text(found: Mapping[str, Any], format: str) -> str:
+    names = [model["model"] for model in found["models"]]
+    folder = common_folder(names)
+    best = [
+        [short(one["model"], folder), number(one["mean"]), "yes" if one["model"] in
+         found["with_best"] else "no"]
+        for one in found["models"]
+    ]  # fmt: skip
+    cells = [
+        [
+            short(pair["a"], folder),
+            short(pair["b"], folder),
+            _signed(pair["mean"]),
+            interval(pair),
+            _p(pair["p_value"]),
+            _p(pair["p_holm"]),
+            "yes" if told_apart(pair) else "no",
+        ]
+        for pair in found["pairs"]
+    ]
+    head = [f"{MARK} is {label(folder)}"] * bool(folder)
+    head.append(f"judge {label(found['judge'])}, {found['models'][0]['n_turns']} items of all")
+    notes = [
+        "best: the best one, and those that it cannot be told from",
+        f"p, Holm: corrected for {len(cells)} pairs; apart: below {LEVEL:g}",
+        no_interval_note(found["pairs"]),
+        *map(label, found["notes"]),
+    ]
+    tables = [
+        grid(["model", "mean", "best"], best, format),
+        grid(["model", "minus", "difference", "95% interval", "p", "p, Holm", "apart"], cells,
+             format),
+    ]  # fmt: skip
+    return _joined(head, tables, [note for note in notes if note], format)
+
+
+def _joined(head: Sequence[str], blocks: Sequence[str], notes: Sequence[str], format: str) -> str:
+    top, below = said(head, format), "\n".join(said(notes, format))
+    return "\n\n".join(block for block in (*top, *blocks, below) if block)
 
 
 def _pairs(
@@ -101,8 +280,8 @@ def _pairs(
     return pairs
 
 
-def _grader(row: Evaluation) -> tuple[str, str, str]:
-    return row.benchmark, row.mode, row.judge
+def _grader(row: Evaluation) -> tuple[str, ...]:
+    return row.benchmark, row.mode, row.judge, row.baseline or ""
 
 
 def compare(
@@ -111,24 +290,26 @@ def compare(
     items_a: Iterable[Item],
     items_b: Iterable[Item],
     options: ScoreOptions,
+    wanted: float | None = None,
 ) -> dict[str, Any]:
     """The paired difference ``a - b`` over all and by category, clustered by question.
 
     Only items that both have a value for are compared; how many are left out is in the result.
 
+    Args:
+        wanted: A difference that the user would like to detect.
+
     Returns:
-        A JSON-able object with ``all`` and ``categories``, each holding ``mean``, ``ci_low``,
-        ``ci_high``, ``p_value`` (two-sided, sign flips of whole questions), ``n_questions`` and
-        ``n_turns``; ``verdict`` says it in words, ``notes`` what to mind.
+        A JSON-able object but for ``flips`` (pairs) with ``all`` and ``categories``, each holding
+        ``mean``, ``ci_low``, ``ci_high``, ``p_value`` (two-sided, sign flips of whole questions),
+        ``detectable``, ``n_questions`` and ``n_turns``; a category also ``p_holm``, corrected for
+        the number of categories; ``needed`` as :func:`differences.needed`; ``verdict`` says it in
+        words, ``notes`` what to mind.
     """
-    mine, other = _values(items_a), _values(items_b)
-    pairs = [
-        Pair(value, other[key][0], group, category)
-        for key, (value, group, category) in mine.items()
-        if key in other
-    ]
-    categories = in_order(a.benchmark)(dict.fromkeys(pair.category for pair in pairs))
-    total = _difference(pairs, options)
+    mine, other = valued(items_a), valued(items_b)
+    pairs = paired(mine, other)
+    categories = in_order(a.benchmark)(dict.fromkeys(pair.a.slot.category for pair in pairs))
+    total = difference(pairs, options)
     left_out = len(mine) + len(other) - 2 * len(pairs)
     notes = []
     if left_out:
@@ -147,10 +328,9 @@ def compare(
         "b": b.model,
         "judge": a.judge,
         "all": total,
-        "categories": {
-            name: _difference([pair for pair in pairs if pair.category == name], options)
-            for name in categories
-        },
+        "categories": by_part(pairs, categories, lambda slot: slot.category, options),
+        "needed": None if wanted is None else needed(pairs, total, wanted),
+        "flips": differences.flips(pairs, SHOWN_FLIPS),
         "verdict": verdict(short_a, short_b, total),
         "notes": notes,
     }
@@ -186,7 +366,7 @@ def verdict(a: str, b: str, total: Mapping[str, Any]) -> str:
         return "the two have no rated turn in common"
     if total["p_value"] is None:
         if count > 1:
-            return f"{questions}: no test was made, for want of resamples"
+            return f"{questions}: no test was made ({total['ci_method'].removeprefix('none: ')})"
         return f"no difference can be told from {questions}"
     there = total["ci_low"] > 0 or total["ci_high"] < 0
     if not there or total["p_value"] >= LEVEL:
@@ -226,63 +406,91 @@ def _is_id(word: str, row: Evaluation) -> bool:
     return len(word) >= 6 and row.evaluation_id.startswith(word)
 
 
-def _values(items: Iterable[Item]) -> dict[Hashable, tuple[float, str, str]]:
-    """Mean over repeats, group and category of each item that has any value."""
-    values: dict[Hashable, list[float]] = {}
-    about: dict[Hashable, tuple[str, str]] = {}
-    for item in items:
-        if item.value is not None:
-            key = (item.slot.question_id, item.slot.turn, item.slot.criterion)
-            values.setdefault(key, []).append(item.value)
-            about[key] = (item.slot.group, item.slot.category)
-    return {key: (statistics.fmean(found), *about[key]) for key, found in values.items()}
-
-
-def _difference(pairs: Sequence[Pair], options: ScoreOptions) -> dict[str, Any]:
-    found = paired_difference(
-        [pair.a for pair in pairs],
-        [pair.b for pair in pairs],
-        [pair.group for pair in pairs],
-        resamples=options.resamples,
-        seed=options.seed,
-    )
-    return {
-        "mean": found.mean,
-        "ci_low": found.low,
-        "ci_high": found.high,
-        "p_value": found.p_value,
-        "n_questions": found.clusters,
-        "n_turns": found.n,
-    }
-
-
-def _text(found: Mapping[str, Any], markdown: bool) -> str:
+def _text(found: Mapping[str, Any], format: str) -> str:
     rows = [("all", found["all"]), *found["categories"].items()]
     cells = [
         [
             name,
-            "n/a" if item["mean"] is None else f"{item['mean']:+.2f}",
+            _signed(item["mean"]),
             interval(item),
-            "n/a" if item["p_value"] is None else _p(item["p_value"]),
+            _p(item["p_value"]),
+            _p(item["p_holm"]) if "p_holm" in item else "",
+            number(item["detectable"]),
             number(item["n_questions"], 0),
             number(item["n_turns"], 0),
         ]
         for name, item in rows
     ]
-    headers = ["", "difference", "95% interval", "p", "questions", "turns"]
+    headers = ["", "difference", "95% interval", "p", "p, Holm", "detectable", "questions", "turns"]
     a, b = _names(found["a"], found["b"])
-    head = f"{a} minus {b}, judge {label(found['judge'])}"
+    head = [f"{a} minus {b}, judge {label(found['judge'])}"]
     if folder := common_folder([found["a"], found["b"]]):
-        head = f"{MARK} is {label(folder)}\n\n{head}"
+        head.insert(0, f"{MARK} is {label(folder)}")
     notes = [label(note) for note in found["notes"]]
     if len(found["categories"]) > 1:
-        notes.append(
-            f"{len(found['categories'])} categories are as many tests: one p below {LEVEL:g}"
-            " among them means little"
-        )
+        notes.append(f"p, Holm: corrected for {len(found['categories'])} categories")
     notes.append("interval and p: paired, over whole questions")
-    table = grid(headers, cells, markdown=markdown)
-    return "\n\n".join([head, table, found["verdict"], "\n".join(notes)])
+    notes.append("detectable: the smallest difference found with 80% power")
+    notes.append(no_interval_note(item for _, item in rows))
+    blocks = [grid(headers, cells, format)]
+    verdicts = [found["verdict"]]
+    if found["gate"]:
+        margin, verdict = found["gate"]["margin"], found["gate"]["verdict"]
+        verdicts.append(f"gate {margin:g}: {verdict}")
+    if found["needed"]:
+        verdicts.append(_needed_text(found["needed"]))
+    blocks.append("\n".join(said(verdicts, format)))
+    if found["flips"]:
+        blocks.append(_flips_table(found["flips"], a, b, format))
+    return _joined(head, blocks, [note for note in notes if note], format)
+
+
+def _needed_text(found: Mapping[str, Any]) -> str:
+    """What would detect a difference, in one line."""
+    if found["questions"] is None:
+        return f"to detect {found['difference']:g}: cannot be told from so few questions"
+    samples = found["samples"]
+    if samples is None:
+        by_samples = "no number of samples is enough"
+    elif found["samples_known"]:
+        by_samples = f"or {samples} samples of each answer"
+    else:
+        by_samples = f"or at least {samples} samples of each answer (sampling.samples={samples})"
+    return f"to detect {found['difference']:g}: {found['questions']} questions, {by_samples}"
+
+
+def _flips_table(found: Sequence[Mapping[str, Any]], a: str, b: str, format: str) -> str:
+    headers = ["question", "turn", "category", a, b, f"{a} answers", f"{b} answers"]
+    return grid(
+        headers,
+        [
+            [
+                str(one["question_id"]),
+                f"{one['turn']}{' ' * bool(one['criterion'])}{one['criterion']}",
+                one["category"],
+                number(one["a"]),
+                number(one["b"]),
+                one["answer_a"] or "n/a",
+                one["answer_b"] or "n/a",
+            ]
+            for one in found
+        ],
+        format,
+    )
+
+
+def _csv_lines(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    who = {name: found[name] for name in ("a", "b", "judge")}
+    parts = {"all": found["all"] | {"p_holm": None}, **found["categories"]}
+    return [who | {"part": name} | item for name, item in parts.items()]
+
+
+def _plain(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _signed(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:+.2f}"
 
 
 def _names(*models: str) -> list[str]:
@@ -290,5 +498,7 @@ def _names(*models: str) -> list[str]:
     return [short(model, folder) for model in models]
 
 
-def _p(value: float) -> str:
+def _p(value: float | None) -> str:
+    if value is None:
+        return "n/a"
     return f"{value:.3f}" if value >= 0.001 else "below 0.001"

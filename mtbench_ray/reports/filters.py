@@ -10,7 +10,7 @@ from typing import Any
 
 from mtbench_ray.errors import UserError
 from mtbench_ray.planning.evaluations import against, distinguishing_settings, named
-from mtbench_ray.reports.results import Results
+from mtbench_ray.reports.results import Results, in_categories
 from mtbench_ray.schema import Evaluation, QuestionId
 
 _SHOWN = 20
@@ -19,20 +19,22 @@ _SHOWN = 20
 
 @dataclass(frozen=True)
 class Filter:
-    """What ``model= judge= category= benchmark=`` of a report say; empty takes all.
+    """What ``model= judge= category= benchmark= mode=`` of a report say; empty takes all.
 
     Attributes:
         model: Pattern, as of file names, for a model's label, alone or with the settings that the
             table shows beside it.
         judge: The same for the judge's label.
-        category: Names with commas between; verdicts of other categories do not count.
+        category: Patterns with commas between; verdicts of other categories do not count.
         benchmark: Pattern for the benchmark's name.
+        mode: Pattern for the mode.
     """
 
     model: str = ""
     judge: str = ""
     category: str = ""
     benchmark: str = ""
+    mode: str = ""
 
     def given(self) -> list[str]:
         """The settings that are not empty, as they are typed."""
@@ -52,7 +54,7 @@ class Filter:
         for row in rows:
             by_table.setdefault((row.benchmark, row.mode), []).append(row)
         settings = {table: distinguishing_settings(group) for table, group in by_table.items()}
-        for key in ("model", "judge", "benchmark"):
+        for key in ("benchmark", "mode", "model", "judge"):
             names = [
                 _names(row, settings[row.benchmark, row.mode][row.evaluation_id])[key]
                 for row in rows
@@ -66,7 +68,7 @@ class Filter:
                 name for row in rows for name in categories(results, row).values()
             )
             for name in self.categories():
-                if name not in map(str.casefold, found):
+                if not in_categories(found, [name]):
                     raise UserError(f"no category here is called {name}", _there_are(found))
         kept = [
             row
@@ -103,12 +105,32 @@ class Filter:
         kept = []
         for row in chosen:
             of = categories(results, row)
-            inside = {one for one, name in of.items() if name.casefold() in wanted}
+            inside = {one for one, name in of.items() if in_categories([name], wanted)}
             units = tuple(one for one in row.answers.units if one.question_id in inside)
             if inside:
                 answers = dataclasses.replace(row.answers, units=units)
                 kept.append(dataclasses.replace(row, answers=answers))
         return kept
+
+    def chosen(
+        self, results: Results, rows: Sequence[Evaluation]
+    ) -> tuple[Results, list[Evaluation]]:
+        """The rows that are shown, and the results with the wanted categories alone.
+
+        Raises:
+            UserError: Nothing is shown.
+        """
+        if not self.given():
+            return results, list(rows)
+        kept = []
+        by_table: dict[tuple[str, str], list[Evaluation]] = {}
+        for row in self.check(results, rows):
+            by_table.setdefault((row.benchmark, row.mode), []).append(row)
+        for group in by_table.values():
+            kept += self.rows(results, group, distinguishing_settings(group))
+        ids = {row.evaluation_id: row for row in kept}
+        ordered = [ids[row.evaluation_id] for row in rows if row.evaluation_id in ids]
+        return results.only(self.categories()), ordered
 
     def takes(self, label: str, settings: Mapping[str, Any]) -> bool:
         """Whether the row of a model is shown; for comparisons, which are of two models."""
@@ -120,7 +142,7 @@ class Filter:
         )
 
     def categories(self) -> list[str]:
-        """The wanted categories in lower case; empty for all."""
+        """The patterns of wanted categories in lower case; empty for all."""
         return [name.strip().casefold() for name in self.category.split(",") if name.strip()]
 
 
@@ -139,7 +161,7 @@ def _names(row: Evaluation, settings: Mapping[str, Any]) -> dict[str, list[str]]
     if against(row) == "all" and row.opponent is not None:
         models = [row.opponent.model, row.model]
     judges = [row.judge, named(row.judge, settings, judge=True)] if row.judge else [""]
-    return {"model": models, "judge": judges, "benchmark": [row.benchmark]}
+    return {"model": models, "judge": judges, "benchmark": [row.benchmark], "mode": [row.mode]}
 
 
 def _fits(pattern: str, name: str) -> bool:

@@ -14,8 +14,10 @@ from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.planning.evaluations import distinguishing_settings
-from mtbench_ray.reports import agreement, compare, curve, pictures
+from mtbench_ray.reports import agreement, compare, curve, parts, pictures
 from mtbench_ray.reports.filters import Filter
+from mtbench_ray.reports.formats import FORMATS
+from mtbench_ray.reports.joined import opened
 from mtbench_ray.reports.page import view
 from mtbench_ray.reports.results import Results, current, tables_of
 from mtbench_ray.reports.scores import all_scores, judgment_rows
@@ -26,7 +28,6 @@ from mtbench_ray.schema import Evaluation
 from mtbench_ray.workspace.run_record import RunRecord
 from mtbench_ray.workspace.workspace import Workspace
 
-FORMATS = ("table", "json", "markdown")
 KINDS = ("", "agreement", "compare", "curve", "html", "plots")
 
 
@@ -124,19 +125,28 @@ def report(
     judge: str = "",
     category: str = "",
     benchmark: str = "",
+    gate: str = "",
+    detect: str = "",
+    steps: str = "",
+    name_pattern: str = "",
 ) -> int:
-    """Print the table (or another report) of a workspace.
+    """Print the table (or another report) of one or more workspaces.
 
     Args:
         words: Nothing, or the name of another report and its words.
-        workspaces: Curves are drawn of all of them, other reports are of the last.
+        workspaces: Read as one; each is a line of its own in curves.
         error: Curves: what error bars show.
-        by: Curves: which pictures.
-        out: Curves: folder of the files.
-        model: The table: see :class:`~mtbench_ray.reports.filters.Filter`.
+        by: Curves: which pictures. Tables: which parts.
+        out: Where files go.
+        mode: See :class:`~mtbench_ray.reports.filters.Filter`, like the next four.
+        model: The same.
         judge: The same.
         category: The same.
         benchmark: The same.
+        gate: Comparisons: how much worse the first model may be.
+        detect: Comparisons: a difference to detect.
+        steps: Curves: which steps.
+        name_pattern: Curves: how names hold run and step.
 
     Raises:
         UserError: There is nothing to report, or an unknown word or format.
@@ -151,45 +161,54 @@ def report(
     kind, *names = words or [""]
     if kind not in KINDS:
         raise unknown_name("report", kind, KINDS[1:])
-    if out and kind not in ("agreement", "curve", "html", "plots"):
+    if out and kind in ("", "compare"):
         raise UserError(
-            f"out={out} is of `report` with agreement, curve, html or plots",
+            f"out={out} is of `report` with {', '.join(k for k in KINDS[1:] if k != 'compare')}",
             "write the table to a file: report format=json > FILE",
         )
-    only = Filter(model, judge, category, benchmark)
-    if kind and only.given():
-        raise UserError(
-            f"{only.given()[0]} is of the table, not of `report {kind}`", "leave it out"
-        )
+    _only_of(kind, "compare", gate=gate, detect=detect)
+    _only_of(kind, "curve", steps=steps, name_pattern=name_pattern)
+    only = Filter(model, judge, category, benchmark, mode)
     if kind == "curve":
         if format != "table":
             raise UserError("curves are files", "leave format out; curve.csv has the numbers")
-        return curve.report(workspaces, error=error, by=by, out=out, options=options)
+        return curve.report(
+            workspaces,
+            error=error,
+            by=by or "both",
+            out=out,
+            options=options,
+            only=only,
+            steps=steps,
+            name_pattern=name_pattern,
+        )
     if kind == "html":
-        return view.report(workspaces[-1], out, options)
-    if kind == "plots":
-        return pictures.report(workspaces[-1], out, options)
-    with Workspace.open(workspaces[-1], write=False) as opened:
-        rows = current(opened)
-        if not rows:
+        return view.report(workspaces, out, options, only)
+    with opened(workspaces) as workspace:
+        every = current(workspace)
+        if not every:
             raise UserError(
                 f"the workspace {workspaces[-1]} holds no evaluation",
                 "run one first, or `import fastchat DIR`",
             )
-        modes = list(dict.fromkeys(table[1] for table in tables_of(rows)))
-        if mode and mode not in modes:
-            raise UserError(
-                f"the workspace holds nothing of mode={mode}", f"it holds {', '.join(modes)}"
-            )
-        results = Results(opened, options)
+        results = Results(workspace, options)
+        if kind == "" and not by:
+            found = _show(results, only.check(results, every), format, only)
+            return EXIT_OK if all(summary["complete"] for summary in found) else EXIT_PARTIAL
+        results, rows = only.chosen(results, every)
         if kind == "agreement":
-            return agreement.report(names, results, rows, format, mode, out)
+            return agreement.report(names, results, rows, format, out)
         if kind == "compare":
-            return compare.report(names, results, rows, format)
-        if mode:
-            rows = [row for row in rows if row.mode == mode]
-        found = _show(results, only.check(results, rows), format, only)
-    return EXIT_OK if all(summary["complete"] for summary in found) else EXIT_PARTIAL
+            return compare.report(names, results, rows, format, gate, detect)
+        if kind == "plots":
+            return pictures.report(results, rows, out)
+        return parts.report(results, rows, by, format)
+
+
+def _only_of(kind: str, whose: str, **settings: str) -> None:
+    for key, value in settings.items():
+        if value and kind != whose:
+            raise UserError(f"{key}={value} is of `report {whose}`", "leave it out")
 
 
 def import_files(folder: str, *, workspace: str, question_path: str, baseline: str) -> int:
@@ -220,4 +239,4 @@ def export_files(folder: str, *, workspace: str) -> int:
 def _print(summary: Summary, rows: Sequence[Evaluation], results: Results, format: str) -> None:
     spreads = aggregate(results, [row for row in rows if is_repeated(row)])["results"]
     width = shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else None
-    print(render(summary, spreads, markdown=format == "markdown", width=width), end="")
+    print(render(summary, spreads, format=format, width=width), end="")

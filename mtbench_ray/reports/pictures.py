@@ -9,17 +9,18 @@ from __future__ import annotations
 import io
 import math
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mtbench_ray.errors import EXIT_OK, UserError
-from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.reports.page.collect import Cell, Grader, Table, tables_of
 from mtbench_ray.reports.plots import MARKERS, PALETTE
+from mtbench_ray.reports.results import Results
+from mtbench_ray.schema import Evaluation
 from mtbench_ray.stats import LEAST_CLUSTERS
 from mtbench_ray.workspace.filenames import safe_names
 from mtbench_ray.workspace.journal import replacing
-from mtbench_ray.workspace.workspace import Workspace
 
 RADAR_MODELS = 6
 """Models on one radar; more cannot be told apart. The best ones are shown."""
@@ -35,15 +36,18 @@ _SCRIPTS = (
 """Fonts for names that the default one has no letters for; those that are installed are used."""
 
 
-def report(root: str, out: str, options: ScoreOptions) -> int:
+def report(results: Results, rows: Sequence[Evaluation], out: str) -> int:
     """Draw all that the scores of a workspace allow; prints the files.
+
+    Args:
+        out: Folder of the files; empty for ``plots`` in the first workspace.
 
     Raises:
         UserError: Nothing is scored, matplotlib is missing, or the disk refused it.
     """
-    with Workspace.open(root, write=False) as workspace:
-        graders, tables = tables_of(workspace, options)
-        folder = Path(out).expanduser() if out else workspace.root / "plots"
+    graders, tables = tables_of(results, rows)
+    root = results.workspace.root
+    folder = Path(out).expanduser() if out else root / "plots"
     if not any(cell for table in tables for row in table.rows for cell in row.cells):
         raise UserError(f"the workspace {root} holds no score", "judge its answers first")
     names = safe_names([graders[table.grader].name for table in tables])

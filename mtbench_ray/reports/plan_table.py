@@ -38,7 +38,7 @@ def print_plan(
         ]
         for item in ([*found, total] if len(found) > 1 else found)
     ]  # fmt: skip
-    print(grid(headers, lines, markdown=False))
+    print(grid(headers, lines))
     print(
         f"\ntokens are estimates; an answer that is not there yet counts {ANSWER_TOKENS} tokens."
         "\nminutes follow from the judge's limits alone. Nothing has been started or spent."

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.models.discovery import run_of, step_of
 from mtbench_ray.planning.evaluations import distinguishing_settings, named
+from mtbench_ray.reports.filters import Filter
 from mtbench_ray.reports.results import Results, current, in_order, judged_alone
 from mtbench_ray.reports.spread import spread
-from mtbench_ray.reports.tables import common_folder, label
+from mtbench_ray.reports.tables import common_folder, label, part_header
 from mtbench_ray.schema import Evaluation
 from mtbench_ray.workspace.workspace import Workspace
 
@@ -29,7 +32,7 @@ class Point:
 
     Attributes:
         line: Which curve it lies on: the training run, and the workspace where there are several.
-        category: Empty for the score over all.
+        category: A part of a dimension, such as a category; empty for the score over all.
         mean: None where nothing was scored.
         scale: Lowest and highest value that the score may have.
         metric: Benchmark and header of the score.
@@ -69,33 +72,103 @@ COLUMNS = (
 )  # fmt: skip
 
 
+class Naming:
+    """How the names of checkpoints hold their run and their step.
+
+    Args:
+        pattern: ``{run}`` and ``{step}`` stand for these, ``*`` for anything; empty for the usual
+            names (``step_100``, ``checkpoint-100`` ...).
+
+    Raises:
+        UserError: There is no ``{step}`` in the pattern.
+    """
+
+    def __init__(self, pattern: str = "") -> None:
+        self._regex = None
+        if pattern:
+            if pattern.count("{step}") != 1 or pattern.count("{run}") > 1:
+                raise UserError(
+                    f"name_pattern={pattern} must have one {{step}}",
+                    "name_pattern='{run}/it{step}'",
+                )
+            text = re.escape(pattern).replace(r"\*", ".*")
+            text = text.replace(re.escape("{step}"), r"(?P<step>\d+(?:\.\d+)?)")
+            self._regex = re.compile(text.replace(re.escape("{run}"), "(?P<run>.+?)"))
+
+    def step(self, model: str) -> int | float | None:
+        """The step in a name; None where there is none."""
+        if self._regex is None:
+            return step_of(model)
+        found = self._regex.fullmatch(model)
+        if found is None:
+            return None
+        value = float(found["step"])
+        return int(value) if value.is_integer() else value
+
+    def run(self, model: str) -> str:
+        """The run that a name belongs to."""
+        if self._regex is None:
+            return run_of(model)
+        found = self._regex.fullmatch(model)
+        return (found.groupdict().get("run") or "") if found else model
+
+
+def by_benchmark(points: Iterable[Point]) -> list[Point]:
+    """Points over all, with a panel for each benchmark instead of a category.
+
+    Raises:
+        UserError: Their scales differ.
+    """
+    whole = [point for point in points if not point.category]
+    if len({point.scale for point in whole}) > 1:
+        raise UserError(
+            "these benchmarks have different scales", "benchmark=NAME draws one of them"
+        )
+    return [replace(point, category=point.metric, metric="score") for point in whole]
+
+
 def collect(
-    workspaces: Sequence[Workspace], options: ScoreOptions
+    workspaces: Sequence[Workspace],
+    options: ScoreOptions,
+    only: Filter | None = None,
+    naming: Naming | None = None,
+    dimension: str = "category",
 ) -> tuple[list[Point], list[str]]:
-    """All points, by judge, line and step, and the models that have no step."""
+    """All points, by judge, line and step, and the models that have no step.
+
+    Args:
+        only: Which rows; None for all.
+        dimension: Whose parts have points beside those over all; empty for none.
+    """
+    naming, only = naming or Naming(), only or Filter()
     points: list[Point] = []
     without: list[str] = []
     alike = len({workspace.root.name for workspace in workspaces}) < len(workspaces)
     for workspace in workspaces:
         place = str(workspace.root) if alike else workspace.root.name
-        results = Results(workspace, options)
-        rows = judged_alone(current(workspace))
+        try:
+            results, rows = only.chosen(Results(workspace, options), current(workspace))
+        except UserError:  # nothing of one workspace is wanted
+            if len(workspaces) == 1:
+                raise
+            continue
+        rows = judged_alone(rows)
         settings = distinguishing_settings(
             rows,
-            lambda row: (run_of(row.model), row.judge, row.benchmark, row.mode),
+            lambda row: (naming.run(row.model), row.judge, row.benchmark, row.mode),
             ignore=_SAME_LINE,
         )
         for row in rows:
             said = settings[row.evaluation_id]
-            step = step_of(row.model)
+            step = naming.step(row.model)
             if step is None:
                 without.append(row.model)
                 continue
-            line = named(run_of(row.model), said)
+            line = named(naming.run(row.model), said)
             if len(workspaces) > 1:
                 line = f"{place}: {line}"
             judge = named(row.judge, said, judge=True)
-            points += _points(results, row, judge, step, line)
+            points += _points(results, row, judge, step, line, dimension)
     # Of two evaluations of one checkpoint that ask other questions the larger one is its point.
     largest: dict[tuple[str, str, str, int | float, str, str], Point] = {}
     for point in points:
@@ -109,13 +182,20 @@ def collect(
 
 
 def _points(
-    results: Results, row: Evaluation, judge: str, step: int | float, line: str
+    results: Results,
+    row: Evaluation,
+    judge: str,
+    step: int | float,
+    line: str,
+    dimension: str,
 ) -> Iterable[Point]:
     found, grader = results.items(row), results.grader(row)
     scale = grader.scale(results.view(row))
-    categories = in_order(row.benchmark)(dict.fromkeys(item.slot.category for item in found))
-    for category in ["", *categories]:
-        part = [item for item in found if category in ("", item.slot.category)]
+    part_of = grader.dimensions.get(dimension)
+    whose = [part_of(item.slot) if part_of else "" for item in found]
+    for name in dict.fromkeys(["", *in_order(row.benchmark)(dict.fromkeys(whose))]):
+        part = [item for item, own in zip(found, whose, strict=True) if name in ("", own)]
+        category = part_header(dimension, name) if name else ""
         figures = spread(replace(row, judge=judge), part, results.options)
         yield Point(
             line=line,

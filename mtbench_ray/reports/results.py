@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
+from fnmatch import fnmatchcase
 
 from mtbench_ray.benchmarks import get_benchmark, grader_of
 from mtbench_ray.errors import UserError
@@ -48,7 +49,8 @@ class Results:
 
     Args:
         options: Parity and bootstrap.
-        categories: Verdicts of others do not count; None: all do. In lower case.
+        categories: Patterns, in lower case; verdicts of other categories do not count. None: all
+            do.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class Results:
             found = self._find(row)
             if self._categories is not None:
                 known = self._categories
-                found = [one for one in found if one.slot.category.casefold() in known]
+                found = [one for one in found if in_categories([one.slot.category], known)]
             self._outcomes[row.evaluation_id] = found
         return self._outcomes[row.evaluation_id]
 
@@ -129,6 +131,14 @@ class Results:
 def judged_alone(rows: Iterable[Evaluation]) -> list[Evaluation]:
     """Judged evaluations that compare their model with no other."""
     return [row for row in rows if row.judge and not against(row)]
+
+
+def in_categories(names: Iterable[str], patterns: Iterable[str]) -> bool:
+    """Whether any of the names fits any of the patterns, which are in lower case."""
+    lower = [name.casefold() for name in names]
+    return any(
+        name == pattern or fnmatchcase(name, pattern) for pattern in patterns for name in lower
+    )
 
 
 def tables_of(rows: Sequence[Evaluation]) -> list[tuple[str, str]]:

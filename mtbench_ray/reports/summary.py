@@ -75,6 +75,8 @@ def summarise(
             found.append(
                 {"id": row.evaluation_id, "benchmark": row.benchmark, **own, "settings": settings}
             )
+    if mode != ANSWERS_ONLY and rows:
+        _rank(found, results.grader(rows[0]))
     first = workspace.load_data(rows[0].data) if rows and rows[0].data else None
     return {
         "schema": 1,
@@ -86,6 +88,33 @@ def summarise(
         "complete": bool(found) and all(result["complete"] for result in found),
         "results": found,
     }
+
+
+def _rank(found: Sequence[dict[str, Any]], grader: Grader) -> None:
+    """Number the results of each judge (and baseline), the best with 1; equal ones share a rank."""
+    by_judge: dict[str, list[dict[str, Any]]] = {}
+    for result in found:
+        settings = {k: v for k, v in result["settings"].items() if k.startswith("judge.")}
+        key = canonical([result["judge"], result.get("baseline"), settings])
+        by_judge.setdefault(key, []).append(result)
+    for group in by_judge.values():
+        means = [figure(result, grader.headline.key) for result in group]
+        for result, mean in zip(group, means, strict=True):
+            result["rank"] = rank_of(mean, means)
+
+
+def figure(result: Mapping[str, Any], key: str) -> float | None:
+    """A figure of a result, flat or with its coverage."""
+    value = result[key]
+    mean = value["mean"] if isinstance(value, dict) else value
+    return None if mean is None else float(mean)
+
+
+def rank_of(mean: float | None, means: Sequence[float | None]) -> int | None:
+    """1 for the highest; equal means share the best rank; None has none."""
+    if mean is None:
+        return None
+    return 1 + sum(other is not None and other > mean for other in means)
 
 
 def _notes(records: Sequence[RunRecord], rows: Sequence[Evaluation]) -> list[str]:
@@ -226,6 +255,9 @@ def _comparison(grader: Grader, row: Evaluation, model: str, places: Places) -> 
     total = score_json(places.get(grader.headline.place))
     result: dict[str, Any] = {"model": model, "judge": row.judge, "baseline": None}
     for column in grader.columns:
+        if column.parts:
+            result[column.key] = _parts(places, column, in_order(row.benchmark))
+            continue
         score = places.get(column.place)
         mean = score.mean if score else None
         count = column.digits == 0 and mean is not None

@@ -18,7 +18,8 @@ from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.judges.base import Column, Grader
 from mtbench_ray.planning.evaluations import named
 from mtbench_ray.reports import spread
-from mtbench_ray.reports.summary import Summary
+from mtbench_ray.reports.formats import to_csv, to_latex
+from mtbench_ray.reports.summary import Summary, figure
 from mtbench_ray.schema import ANSWERS_ONLY
 
 LONG_PREFIX = 16
@@ -33,7 +34,7 @@ def render(
     summary: Summary,
     spreads: Sequence[dict[str, Any]] = (),
     *,
-    markdown: bool = False,
+    format: str = "table",
     width: int | None = None,
 ) -> str:
     """All tables of a summary as text.
@@ -52,21 +53,34 @@ def render(
         tables.append(_spread_table(spreads, folder))
         notes.insert(1, spread.NOTE)
     head = [f"{MARK} is {label(folder)}"] if folder else []
-    if markdown:
-        head, notes = list(map(escaped, head)), list(map(escaped, notes))
-    blocks = [grid(headers, rows, markdown=markdown, width=width) for headers, rows in tables]
+    blocks = [grid(headers, rows, format, width) for headers, rows in tables]
+    head, notes = [said(head, format), said(notes, format)]
     return "\n\n".join(block for block in [*head, *blocks, "\n".join(notes)] if block) + "\n"
+
+
+def said(lines: Iterable[str], format: str) -> list[str]:
+    """Lines beside a table, as its format wants them: escaped, or comments."""
+    if format == "markdown":
+        return list(map(escaped, lines))
+    return [f"% {line}" for line in lines] if format == "latex" else list(lines)
 
 
 Grid = tuple[list[str], list[list[str]]]
 
 
 def grid(
-    headers: list[str], rows: list[list[str]], *, markdown: bool, width: int | None = None
+    headers: list[str], rows: list[list[str]], format: str = "table", width: int | None = None
 ) -> str:
-    """One table, for a terminal or in Markdown; cells are made safe as by :func:`label`."""
+    """One table, for a terminal (``table``) or in Markdown, CSV or LaTeX.
+
+    Cells are made safe as by :func:`label`.
+    """
     headers, rows = list(map(label, headers)), [list(map(label, row)) for row in rows]
-    return _markdown(headers, rows) if markdown else plain(headers, rows, width)
+    if format == "csv":
+        return to_csv(headers, rows).rstrip("\n")
+    if format == "latex":
+        return to_latex(headers, rows)
+    return _markdown(headers, rows) if format == "markdown" else plain(headers, rows, width)
 
 
 def common_folder(names: Iterable[str]) -> str:
@@ -96,7 +110,7 @@ def _tables(summary: Summary, folder: str) -> tuple[list[Grid], list[str]]:
     if judged:
         grader = grader_of(summary["benchmark"], summary["mode"])
         compared = bool(grader.against)
-        ranked = sorted(judged, key=lambda r: _best_first(_mean(r, grader.headline.key)))
+        ranked = sorted(judged, key=lambda r: _best_first(figure(r, grader.headline.key)))
         tables.append(_main_table(grader, ranked, folder, compared))
         tables += [
             _parts_table(column, ranked, folder)
@@ -136,7 +150,13 @@ def _main_table(
     for column in grader.columns:
         if not column.parts:
             headers += [column.header, *["95% interval"] * column.headline]
-    headers += [grader.scored, "failed", *([] if compared else ["truncated", "tok/s"])]
+    several = len(results) > 1
+    headers += [
+        *["rank"] * several,
+        grader.scored,
+        "failed",
+        *([] if compared else ["truncated", "tok/s"]),
+    ]
     rows = []
     for result in results:
         total = _total(result, grader)
@@ -145,8 +165,10 @@ def _main_table(
             cells.append(short(result["baseline"] or "all", folder))
         for column in grader.columns:
             if not column.parts:
-                cells.append(number(_mean(result, column.key), column.digits))
+                cells.append(number(figure(result, column.key), column.digits))
                 cells += [interval(total, column.digits)] * column.headline
+        if several:
+            cells.append("n/a" if result.get("rank") is None else str(result["rank"]))
         cells.append(f"{total['n' if compared else 'scored']}/{total['planned']}")
         cells.append(reasons(total["failed"]))
         if not compared:
@@ -158,7 +180,8 @@ def _main_table(
 def _parts_table(column: Column, results: Sequence[dict[str, Any]], folder: str) -> Grid:
     """A column for each part of a dimension."""
     names = list(dict.fromkeys(name for result in results for name in result[column.key]))
-    return ["model", "judge", *names], [
+    headers = [part_header(column.dimension, name) for name in names]
+    return ["model", "judge", *headers], [
         [
             short(model_label(result), folder),
             judge_label(result),
@@ -174,11 +197,9 @@ def _total(result: dict[str, Any], grader: Grader) -> dict[str, Any]:
     return total
 
 
-def _mean(result: dict[str, Any], key: str) -> float | None:
-    """A figure of a result, flat or with its coverage."""
-    value = result[key]
-    mean = value["mean"] if isinstance(value, dict) else value
-    return None if mean is None else float(mean)
+def part_header(dimension: str, name: str) -> str:
+    """The header of a part; a number alone says nothing."""
+    return f"{dimension} {name}" if name.isdecimal() else name
 
 
 def _spread_table(spreads: Sequence[dict[str, Any]], folder: str) -> Grid:

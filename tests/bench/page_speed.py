@@ -58,7 +58,7 @@ def main(workspace, pictures=""):
         if workspace.endswith(".html"):
             path = Path(workspace)
         else:
-            view.write(workspace, str(path), ScoreOptions())
+            view.write([str(workspace)], str(path), ScoreOptions())
         print(f"made in {time.monotonic() - begun:.1f} s, {path.stat().st_size / 1e6:.1f} MB")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

@@ -29,7 +29,7 @@ from mtbench_ray.workspace.journal import read
         (["--list-models"], "write `list models`"),
         (["--list-judges"], "write `list judges`"),
         (["--list"], "write `list models|judges|engines|experiments`"),
-        (["report", "curve", "steps=[1,2]"], "there are: workspace, format"),
+        (["report", "curve", "points=[1,2]"], "there are: workspace, format"),
         (["report", "frmat=json"], "did you mean format=?"),
         (["report", "out=x"], "report format=json > FILE"),
         (["model=a/b", "judge=none", "engine=fake", "sampling.max_tokens=0"],
@@ -125,7 +125,7 @@ def test_markdown_reports_show_markup_as_text(text):
     made = summary("m")
     made["notes"] = [text]
     made["results"][0]["error"] = text
-    shown = render(made, markdown=True)
+    shown = render(made, format="markdown")
     assert not {text, f"m failed: {text}"} & set(shown.splitlines()) or text == "# h"
     assert f"\n{text}\n" not in shown
     assert escaped(text) in shown

@@ -237,7 +237,7 @@ def test_several_workspaces_and_a_folder_of_ones_own(workspace, tmp_path, capsys
     ("words", "said"),
     [
         (["curve", "error=ci"], "did you mean ci95?"),
-        (["curve", "by=turn"], "unknown by 'turn'"),
+        (["curve", "by=turns"], "did you mean turn?"),
         (["curves"], "did you mean curve?"),
         (["curve", "outt=x"], "did you mean out=?"),
         (["compare", "step_1"], "report compare MODEL MODEL"),

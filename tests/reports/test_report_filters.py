@@ -145,10 +145,15 @@ def test_filters_that_fit_nothing_together_are_told(full):
     assert "no row of the table fits model=org/* judge=second together" in full.err
 
 
-@pytest.mark.parametrize("kind", [["compare", "a", "b"], ["agreement", "a", "b"], ["curve"]])
-def test_filters_are_of_the_table(kind, cli):
-    assert cli.verb("report", *kind, "model=a") == 2
-    assert f"model=a is of the table, not of `report {kind[0]}`" in cli.err
+def test_filters_are_of_all_reports(full):
+    assert full.verb("report", "compare", "org/step_1", "org/step_2", "judge=second") == 2
+    assert full.verb("report", "compare", "org/*", "judge=stub", "category=ma*", "format=json") == 0
+    (found,) = json.loads(full.out)
+    assert list(found["categories"]) == ["math"]
+    assert full.verb("report", "curve", "category=math", "by=all", f"out={full.workspace}/c") == 0
+    lines = (full.workspace / "c" / "curve.csv").read_text().splitlines()
+    assert [line.split(",")[4] for line in lines[1:]] == ["all", "all"]
+    assert full.verb("report", "curve", "model=other") == 2
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_odd_names_stay_on_one_line():
     text = render(summary(odd))
     assert "a[red]b[/]?[2J????|$x$" in text
     assert text.isprintable() or all(c.isprintable() or c == "\n" for c in text)
-    assert "\\|" in render(summary(odd), markdown=True)
+    assert "\\|" in render(summary(odd), format="markdown")
     assert label("模型 é") == "模型 é"
 
 

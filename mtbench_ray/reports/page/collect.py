@@ -18,9 +18,10 @@ from mtbench_ray.planning.evaluations import (
     judge_names,
     named,
 )
+from mtbench_ray.reports.filters import Filter
 from mtbench_ray.reports.results import Results, current, in_order
 from mtbench_ray.reports.scores import all_scores
-from mtbench_ray.reports.tables import no_interval_because
+from mtbench_ray.reports.tables import no_interval_because, part_header
 from mtbench_ray.schema import (
     ANSWERS_ONLY,
     AnswerSet,
@@ -168,14 +169,16 @@ class Contents:
     judgment: Callable[[str], Judgment]
 
 
-def collect(workspace: Workspace, options: ScoreOptions) -> Contents:
+def collect(workspace: Workspace, options: ScoreOptions, only: Filter | None = None) -> Contents:
     """Everything in a workspace that can be looked at.
 
+    Args:
+        only: What is shown; None for all.
+
     Raises:
-        UserError: It holds no evaluation.
+        UserError: It holds no evaluation, or none that is shown.
     """
-    rows = _rows(workspace)
-    results = Results(workspace, options)
+    results, rows = (only or Filter()).chosen(Results(workspace, options), _rows(workspace))
     models = _models(rows)
     places = _graders(rows)
     items = _Items(workspace, models)
@@ -197,13 +200,9 @@ def collect(workspace: Workspace, options: ScoreOptions) -> Contents:
     )
 
 
-def tables_of(workspace: Workspace, options: ScoreOptions) -> tuple[list[Grader], list[Table]]:
-    """The graders and their scores alone.
-
-    Raises:
-        UserError: The workspace holds no evaluation.
-    """
-    return _scores(_rows(workspace), Results(workspace, options))
+def tables_of(results: Results, rows: Sequence[Evaluation]) -> tuple[list[Grader], list[Table]]:
+    """The graders and their scores alone."""
+    return _scores(rows, results)
 
 
 def _value(results: Results, row: Evaluation, outcome: Outcome) -> float | None:
@@ -488,7 +487,8 @@ def _columns(
         for name in in_order(benchmark)(parts):
             category = name if column.dimension == "category" else ""
             place = (column.metric, column.dimension, name)
-            found.append((Column(name, category, column.digits), place))
+            header = part_header(column.dimension, name)
+            found.append((Column(header, category, column.digits), place))
     return found
 
 

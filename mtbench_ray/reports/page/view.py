@@ -8,12 +8,14 @@ import os
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from mtbench_ray.errors import EXIT_OK, UserError
 from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.reports.filters import Filter
+from mtbench_ray.reports.joined import opened
 from mtbench_ray.reports.page import page, render
 from mtbench_ray.reports.page.collect import collect
 from mtbench_ray.workspace.journal import replacing
@@ -28,26 +30,34 @@ _REMEMBERED = 100_000
 """Rendered texts that a server keeps, so that the page of a running run is soon made again."""
 
 
-def write(root: str, out: str, options: ScoreOptions) -> Path:
-    """Write the page of a workspace; returns its path.
+def write(
+    roots: Sequence[str], out: str, options: ScoreOptions, only: Filter | None = None
+) -> Path:
+    """Write the page of one or more workspaces; returns its path.
+
+    Args:
+        out: The file; empty for :data:`NAME` in the first workspace.
+        only: What is shown.
 
     Raises:
         UserError: No workspace, nothing in it, a library is missing, or the disk refused it.
     """
-    with Workspace.open(root, write=False) as workspace:
+    with opened(roots) as workspace:
         path = Path(os.path.expanduser(out)) if out else workspace.root / NAME
         if path.is_dir():
             raise UserError(f"{path} is a folder", f"write a file: out={path / NAME}")
-        contents = collect(workspace, options)
+        contents = collect(workspace, options, only)
         with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
             for part in page.parts(contents):
                 file.write(part)
     return path
 
 
-def report(root: str, out: str, options: ScoreOptions) -> int:
+def report(
+    roots: Sequence[str], out: str, options: ScoreOptions, only: Filter | None = None
+) -> int:
     """The verb ``report html``."""
-    path = write(root, out, options)
+    path = write(roots, out, options, only)
     print(path)
     print(f"{path.stat().st_size / 1e6:.1f} MB; open it in a browser", file=sys.stderr)
     return EXIT_OK
@@ -57,7 +67,7 @@ def view(root: str, port: str, options: ScoreOptions) -> int:
     """The verb ``view``: write the page and open it; with a port, serve it until Ctrl-C."""
     if port:
         return serve(root, _port(port), options)
-    path = write(root, "", options)
+    path = write([root], "", options)
     print(path)
     if not webbrowser.open(path.resolve().as_uri()):
         print(

@@ -1,0 +1,52 @@
+"""Tables of text cells as CSV and as LaTeX; for terminals and Markdown see ``tables``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+
+FORMATS = ("table", "json", "markdown", "csv", "latex")
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+}  # fmt: skip
+
+
+def to_csv(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Comma-separated lines, the header first; None is an empty cell.
+
+    A text that a spreadsheet would run as a formula gets an apostrophe before it, numbers do not.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([list(map(_cell, line)) for line in (headers, *rows)])
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    """A cell as it is, or safe to open in a spreadsheet where it is a text of somebody else's."""
+    if value is None:
+        return ""
+    if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") and not _is_number(value):
+        return f"'{value}"
+    return value
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", text) is not None
+
+
+def to_latex(headers: Sequence[str], rows: Iterable[Sequence[str]], left: int = 2) -> str:
+    """A ``tabular`` that needs no package; the first ``left`` columns are of names."""
+    columns = "".join("l" if at < left else "r" for at in range(len(headers)))
+    lines = [" & ".join(map(latex, line)) + r" \\" for line in (headers, *rows)]
+    body = [lines[0], r"\hline", *lines[1:]]
+    return "\n".join([rf"\begin{{tabular}}{{{columns}}}", *body, r"\end{tabular}"])
+
+
+def latex(text: str) -> str:
+    """A text without meaning to LaTeX."""
+    return "".join(_LATEX.get(sign, sign) for sign in text)
