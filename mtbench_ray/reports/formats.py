@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 FORMATS = ("table", "json", "markdown", "csv", "latex")
 
@@ -24,6 +25,24 @@ def to_csv(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([list(map(_cell, line)) for line in (headers, *rows)])
     return text.getvalue()
+
+
+def wide_csv(results: Sequence[Mapping[str, Any]]) -> str:
+    """Nested JSON objects as lines, with a column for each leaf: ``average_mean``.
+
+    Objects of unlike keys have empty cells.
+    """
+    lines = [dict(_leaves("", result)) for result in results]
+    headers = list(dict.fromkeys(name for line in lines for name in line))
+    return to_csv(headers, [[line.get(name) for name in headers] for line in lines])
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _leaves(f"{name}_{key}" if name else key, part)
+    else:
+        yield name, value
 
 
 def _cell(value: object) -> object:

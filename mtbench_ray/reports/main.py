@@ -16,7 +16,7 @@ from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.planning.evaluations import distinguishing_settings
 from mtbench_ray.reports import agreement, compare, curve, parts, pictures
 from mtbench_ray.reports.filters import Filter
-from mtbench_ray.reports.formats import FORMATS
+from mtbench_ray.reports.formats import FORMATS, wide_csv
 from mtbench_ray.reports.joined import opened
 from mtbench_ray.reports.page import view
 from mtbench_ray.reports.results import Results, current, tables_of
@@ -86,6 +86,11 @@ def _show(
         whole = summarise_all(results, rows, only)
         print(json.dumps(whole, indent=1))
         return [whole, *whole["other_modes"]]
+    if format == "csv":
+        whole = summarise_all(results, rows, only)
+        every = [whole, *whole["other_modes"]]
+        print(wide_csv([result for part in every for result in part["results"]]), end="")
+        return every
     tables = tables_of(rows)
     several = len({benchmark for benchmark, _ in tables}) > 1
     found = [summarise(results, rows, *table, only) for table in tables]
@@ -93,7 +98,8 @@ def _show(
     for number, (summary, table) in enumerate(zip(found, tables, strict=True)):
         if len(found) > 1:
             title = " ".join(table) if several else summary["mode"]
-            print("\n" * bool(number) + f"{'## ' * (format == 'markdown')}{title}\n")
+            mark = {"markdown": "## ", "latex": "% "}.get(format, "")
+            print("\n" * bool(number) + f"{mark}{title}\n")
         same = [row for row in rows if (row.benchmark, row.mode) == table]
         shown = only.rows(results, same, distinguishing_settings(same))
         _print(summary, shown, results.only(only.categories()), format)

@@ -51,6 +51,7 @@ class Judged:
     mode: str
     grader: Grader
     items: Sequence[Item]
+    scale: tuple[float, float]
 
 
 def report(results: Results, rows: Sequence[Evaluation], by: str, format: str) -> int:
@@ -105,15 +106,17 @@ def judged(results: Results, rows: Sequence[Evaluation]) -> Iterator[Judged]:
             name = named(row.model, said_) + (f" against {row.baseline}" if row.baseline else "")
             judge = named(row.judge, said_, judge=True)
             grader = results.grader(row)
-            yield Judged(name, judge, row.benchmark, row.mode, grader, results.items(row))
+            ends = grader.scale(results.view(row))
+            yield Judged(name, judge, row.benchmark, row.mode, grader, results.items(row), ends)
     for table in tables(rows, results):
         row, grader = table.rows[0], results.grader(table.rows[0])
+        ends = grader.scale(results.view(row))
         by_model: dict[str, list[Item]] = {}
         for item in grader.items(table.outcomes):
             by_model.setdefault(item.slot.model, []).append(item)
         for side, items in by_model.items():
             model = table.models[side][0].model
-            yield Judged(model, row.judge, row.benchmark, row.mode, grader, items)
+            yield Judged(model, row.judge, row.benchmark, row.mode, grader, items, ends)
 
 
 def crossed(
@@ -133,7 +136,7 @@ def crossed(
     """
     dimensions = group[0].grader.dimensions
     every = [item for one in group for item in one.items]
-    orders = [_parts(every, dimensions[name], benchmark) for name in names]
+    orders = [parts_of(every, dimensions[name], benchmark) for name in names]
     combinations: list[tuple[str, ...]] = [()]
     for order in orders:
         combinations = [(*head, part) for head in combinations for part in ("", *order)]
@@ -225,7 +228,7 @@ def difference_of(
     }
 
 
-def _parts(items: Sequence[Item], part: Part, benchmark: str) -> list[str]:
+def parts_of(items: Sequence[Item], part: Part, benchmark: str) -> list[str]:
     """The parts of a dimension: numbers by size, else in the order of the benchmark."""
     found = dict.fromkeys(part(item.slot) for item in items)
     if all(name.isdecimal() for name in found):

@@ -6,17 +6,27 @@ What is missing is a gap, never a 0. matplotlib (the extra ``plots``) is importe
 
 from __future__ import annotations
 
-import io
+import itertools
 import math
-import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from mtbench_ray.errors import EXIT_OK, UserError
+from mtbench_ray.judges.agreement import Rated, values_of
+from mtbench_ray.reports.drawing import (
+    MARKERS,
+    PALETTE,
+    new_figure,
+    saved,
+    short_name,
+    style,
+    tell_lacking,
+)
 from mtbench_ray.reports.page.collect import Cell, Grader, Table, tables_of
-from mtbench_ray.reports.plots import MARKERS, PALETTE
+from mtbench_ray.reports.parts import Judged, judged
 from mtbench_ray.reports.results import Results
+from mtbench_ray.reports.scatters import judges_figure, length_figure, part_figures
 from mtbench_ray.schema import Evaluation
 from mtbench_ray.stats import LEAST_CLUSTERS
 from mtbench_ray.workspace.filenames import safe_names
@@ -26,14 +36,6 @@ RADAR_MODELS = 6
 """Models on one radar; more cannot be told apart. The best ones are shown."""
 RADAR_LEAST = 3
 """Categories; fewer have no shape."""
-LONG_NAME = 40
-
-_SCRIPTS = (
-    "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans CJK KR", "Source Han Sans",
-    "WenQuanYi Zen Hei", "Droid Sans Fallback", "Hiragino Sans", "PingFang SC",
-    "Microsoft YaHei", "Malgun Gothic", "Noto Sans Arabic", "Noto Sans Devanagari",
-)  # fmt: skip
-"""Fonts for names that the default one has no letters for; those that are installed are used."""
 
 
 def report(results: Results, rows: Sequence[Evaluation], out: str) -> int:
@@ -50,15 +52,61 @@ def report(results: Results, rows: Sequence[Evaluation], out: str) -> int:
     folder = Path(out).expanduser() if out else root / "plots"
     if not any(cell for table in tables for row in table.rows for cell in row.cells):
         raise UserError(f"the workspace {root} holds no score", "judge its answers first")
-    names = safe_names([graders[table.grader].name for table in tables])
+    names = _file_names(graders[table.grader].name for table in tables)
     for table in tables:
         grader = graders[table.grader]
         for name, content in draw(table, grader).items():
             path = folder / f"{names[grader.name]}-{name}"
-            with replacing(path) as temporary:
-                temporary.write_bytes(content)
-            print(path)
+            _write(path, content)
+    for name, content in points(results, rows).items():
+        _write(folder / name, content)
     return EXIT_OK
+
+
+def _file_names(titles: Iterable[str]) -> dict[str, str]:
+    """Beginnings of file names by title."""
+    plain = {title: title.replace(" · ", "-") for title in titles}
+    safe = safe_names(list(plain.values()))
+    return {title: safe[name] for title, name in plain.items()}
+
+
+def _write(path: Path, content: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+    print(path)
+
+
+def points(results: Results, rows: Sequence[Evaluation]) -> dict[str, bytes]:
+    """Part against part, score against length and judge against judge, by file name."""
+    made: dict[str, bytes] = {}
+    groups: dict[tuple[str, str, str], list[Judged]] = {}
+    for one in judged(results, rows):
+        groups.setdefault((one.judge, one.mode, one.benchmark), []).append(one)
+    several = len({benchmark for _, _, benchmark in groups}) > 1
+    titles = [" · ".join(key if several else key[:2]) for key in groups]
+    names = _file_names(titles)
+    values: dict[str, tuple[tuple[str, str], dict[Hashable, Rated], tuple[float, float]]] = {}
+    with style("plots"):
+        for title, (key, group) in zip(titles, groups.items(), strict=True):
+            ends = group[0].scale
+            figures = list(part_figures(group, ends, results.options))
+            figures.append(("length", length_figure(group, results.workspace.turns, ends)))
+            for name, figure in figures:
+                if figure is not None:
+                    made |= {f"{names[title]}-{name}{end}": content
+                             for end, content in saved(figure).items()}  # fmt: skip
+            if not group[0].grader.against:
+                items = [item for one in group for item in one.items]
+                values[title] = (key[1:], values_of(items), ends)
+        for first, second in itertools.combinations(values, 2):
+            (kind, mine, ends), (other_kind, theirs, other_ends) = values[first], values[second]
+            if (kind, ends) != (other_kind, other_ends):
+                continue
+            figure = judges_figure((first, second), (mine, theirs), ends)
+            if figure is not None:
+                stem = f"{names[first]}-against-{names[second]}"
+                made |= {f"{stem}{end}": content for end, content in saved(figure).items()}
+    return made
 
 
 def draw(table: Table, grader: Grader) -> dict[str, bytes]:
@@ -67,48 +115,17 @@ def draw(table: Table, grader: Grader) -> dict[str, bytes]:
     Raises:
         UserError: matplotlib is not installed.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise UserError(
-            "plots need matplotlib", "pip install 'mtbench_ray[plots]' (or: pip install matplotlib)"
-        ) from None
-    style = {
-        "font.size": 10,
-        "font.family": _fonts(),
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "text.parse_math": False,  # a $ in a name is a $
-        "svg.hashsalt": "mtbench_ray",  # equal pictures are equal files
-        "svg.fonttype": "none",
-    }
+    tell_lacking("".join([grader.name, *(row.name for row in table.rows)]))
     made: dict[str, bytes] = {}
-    with matplotlib.rc_context(style), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+    with style("plots"):
         for name, figure in (
             ("bars", _bars(table, grader)),
             ("heatmap", _heatmap(table, grader)),
             ("radar", _radar(table, grader)),
         ):
-            if figure is None:
-                continue
-            for kind, extra in (("png", {"Software": None}), ("svg", {"Date": None})):
-                buffer = io.BytesIO()
-                figure.savefig(buffer, format=kind, dpi=150, metadata=extra)
-                made[f"{name}.{kind}"] = buffer.getvalue()
+            if figure is not None:
+                made |= {f"{name}{end}": content for end, content in saved(figure).items()}
     return made
-
-
-def _fonts() -> list[str]:
-    from matplotlib.font_manager import fontManager
-
-    there = set(fontManager.get_font_names())
-    return ["DejaVu Sans", *(name for name in _SCRIPTS if name in there)]
-
-
-def _short(name: str) -> str:
-    half = LONG_NAME // 2
-    return name if len(name) <= LONG_NAME else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def _mean(cell: Cell | None) -> float:
@@ -119,20 +136,12 @@ def _categories(table: Table) -> list[int]:
     return [at for at, column in enumerate(table.columns) if column.category]
 
 
-def _figure(width: float, height: float, title: str) -> Any:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(title, fontsize=11)
-    return figure
-
-
 def _bars(table: Table, grader: Grader) -> Any:
     """The first column of each model, the best on top, with its interval where there is one."""
     rows = [row for row in reversed(table.rows) if row.cells and row.cells[0]]
     if not rows:
         return None
-    figure = _figure(8, 1.2 + 0.32 * len(rows), f"{table.columns[0].header}, {grader.name}")
+    figure = new_figure(8, 1.2 + 0.32 * len(rows), f"{table.columns[0].header}, {grader.name}")
     axis = figure.subplots()
     lacking = False
     for at, row in enumerate(rows):
@@ -151,7 +160,7 @@ def _bars(table: Table, grader: Grader) -> Any:
         lacking |= part
         said = f"  {cell.mean:.2f}" + (f"  ({cell.scored}/{cell.planned} scored)" if part else "")
         axis.text(end, at, said, va="center", fontsize=8)
-    axis.set_yticks(range(len(rows)), [_short(row.name) for row in rows])
+    axis.set_yticks(range(len(rows)), [short_name(row.name) for row in rows])
     axis.set_xlim(grader.low, grader.high + 0.12 * (grader.high - grader.low))
     axis.set_ylim(-0.7, len(rows) - 0.3)
     notes = [f"whiskers: 95% interval, none below {LEAST_CLUSTERS} questions"]
@@ -166,7 +175,7 @@ def _heatmap(table: Table, grader: Grader) -> Any:
     if not columns or not table.rows:
         return None
     values = [[_mean(row.cells[at]) for at in columns] for row in table.rows]
-    figure = _figure(
+    figure = new_figure(
         3.2 + 0.85 * len(columns), 1.4 + 0.32 * len(values), f"By category, {grader.name}"
     )
     axis = figure.subplots()
@@ -188,7 +197,7 @@ def _heatmap(table: Table, grader: Grader) -> Any:
                       color="white" if dark else "#222222")  # fmt: skip
     axis.set_xticks(range(len(columns)), [table.columns[at].category for at in columns],
                     rotation=30, ha="right", rotation_mode="anchor")  # fmt: skip
-    axis.set_yticks(range(len(values)), [_short(row.name) for row in table.rows])
+    axis.set_yticks(range(len(values)), [short_name(row.name) for row in table.rows])
     axis.tick_params(length=0)
     for side in axis.spines.values():
         side.set_visible(False)
@@ -210,7 +219,7 @@ def _radar(table: Table, grader: Grader) -> Any:
     title = f"By category, {grader.name}"
     if left_out:
         title += f" (the first {len(shown)} of {len(rows)} models)"
-    figure = _figure(7, 7, title)
+    figure = new_figure(7, 7, title)
     axis = figure.subplots(subplot_kw={"projection": "polar"})
     axis.set_theta_offset(math.pi / 2)
     axis.set_theta_direction(-1)
@@ -219,7 +228,7 @@ def _radar(table: Table, grader: Grader) -> Any:
         values = [_mean(row.cells[at]) for at in columns]
         axis.plot([*angles, angles[0]], [*values, values[0]], color=PALETTE[number % len(PALETTE)],
                   marker=MARKERS[number % len(MARKERS)], markersize=4, linewidth=1.5,
-                  label=f" {_short(row.name)}")  # fmt: skip
+                  label=f" {short_name(row.name)}")  # fmt: skip
         if not any(map(math.isnan, values)):
             axis.fill(angles, values, color=PALETTE[number % len(PALETTE)], alpha=0.06)
     axis.set_xticks(angles, [table.columns[at].category for at in columns])

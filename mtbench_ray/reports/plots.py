@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from mtbench_ray.errors import UserError
+from mtbench_ray.reports.drawing import MARKERS, PALETTE, saved, style, tell_lacking
 from mtbench_ray.reports.points import Point, short_names
 from mtbench_ray.stats import LEAST_CLUSTERS
 
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Colours of Okabe and Ito (2008) that can be told apart with any kind of colour vision and on
-white; yellow is left out."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", ":", "-.")
 LEAST_SPAN = 2 / 9
 """The score axis never shows less than this share of the scale, so that noise does not look like a
@@ -24,17 +18,6 @@ trend."""
 LONG_NAME = 48
 """Characters of a name in the legend; of longer ones both ends are shown."""
 
-_STYLE = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "axes.axisbelow": True,
-    "text.parse_math": False,  # a $ in a name is a $
-    "svg.hashsalt": "mtbench_ray",  # equal pictures are equal files
-    "svg.fonttype": "none",
-}
 _BARS = {
     "ci95": "95% interval, bootstrap over questions",
     "sem": "one standard error of the mean, by question",
@@ -43,12 +26,16 @@ _BARS = {
 }
 
 
-def draw(points: Sequence[Point], *, error: str, by: str) -> dict[str, bytes]:
+def draw(
+    points: Sequence[Point], *, error: str, by: str, dark: bool = False, dpi: int = 150
+) -> dict[str, bytes]:
     """The pictures of one judge's points.
 
     Args:
         points: At least one.
         error: One of ``curve.ERRORS``.
+        dark: On a dark ground.
+        dpi: Of the PNG files.
         by: ``all`` (one panel), ``category`` (a panel for each) or ``both``.
 
     Returns:
@@ -57,22 +44,15 @@ def draw(points: Sequence[Point], *, error: str, by: str) -> dict[str, bytes]:
     Raises:
         UserError: matplotlib is not installed.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UserError(
-            "curves need matplotlib",
-            "pip install 'mtbench_ray[plots]' (or: pip install matplotlib)",
-        ) from None
+    tell_lacking("".join(point.line + point.judge + point.category for point in points))
     pictures: dict[str, bytes] = {}
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        # A script without glyphs in the font is drawn as boxes; no need to warn for each.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+    with style("curves", dark):
+        from matplotlib.figure import Figure
+
         if by in ("both", "all"):
             figure = Figure(figsize=(8.0, 4.6), layout="constrained")
             _fill(figure, points, [""], error, columns=1)
-            pictures |= _saved(figure, "")
+            pictures |= saved(figure, dpi)
         # Points come in the order of their benchmark's categories.
         categories = list(dict.fromkeys(point.category for point in points if point.category))
         if by in ("both", "category") and categories:
@@ -81,17 +61,8 @@ def draw(points: Sequence[Point], *, error: str, by: str) -> dict[str, bytes]:
             size = (max(8.0, 3.2 * columns), 1.0 + 2.6 * rows)
             figure = Figure(figsize=size, layout="constrained")
             _fill(figure, points, categories, error, columns=columns)
-            pictures |= _saved(figure, "_category")
+            pictures |= {f"_category{end}": made for end, made in saved(figure, dpi).items()}
     return pictures
-
-
-def _saved(figure: Any, suffix: str) -> dict[str, bytes]:
-    files = {}
-    for kind, extra in (("png", {"Software": None}), ("svg", {"Date": None})):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, dpi=150, metadata=extra)
-        files[f"{suffix}.{kind}"] = buffer.getvalue()
-    return files
 
 
 def _fill(
@@ -109,6 +80,7 @@ def _fill(
     apart = min(0.006 * columns * (steps[-1] - steps[0]), 0.3 * near / len(names))
     handles = {}
     for axis, category in zip(axes, categories, strict=False):
+        axis.grid(True)
         for number, line in enumerate(names):
             mine = [p for p in shown if p.category == category and p.line == line]
             missing = {p.step for p in points if p.line == line} - {p.step for p in mine}
@@ -202,7 +174,7 @@ def _line(
     (handle,) = axis.plot(steps, [mean for _, mean in means], **style)
     hollow = [p for p in points if _hollow(p, points)]
     axis.plot([p.step + shift for p in hollow], [p.mean for p in hollow],
-              **{**style, "linestyle": "none"}, markerfacecolor="white")  # fmt: skip
+              **{**style, "linestyle": "none"}, markerfacecolor=axis.get_facecolor())  # fmt: skip
     bars = [
         (p.step + shift, p.mean, p.mean - ends[0], ends[1] - p.mean)
         for p in points

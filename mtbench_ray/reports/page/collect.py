@@ -21,6 +21,7 @@ from mtbench_ray.planning.evaluations import (
 from mtbench_ray.reports.filters import Filter
 from mtbench_ray.reports.results import Results, current, in_order
 from mtbench_ray.reports.scores import all_scores
+from mtbench_ray.reports.scores import tables as comparisons
 from mtbench_ray.reports.tables import no_interval_because, part_header
 from mtbench_ray.schema import (
     ANSWERS_ONLY,
@@ -35,9 +36,6 @@ from mtbench_ray.schema import (
     canonical,
 )
 from mtbench_ray.workspace.workspace import Workspace
-
-SCALES = ((0.0, 1.0), (1.0, 10.0))
-"""Ends of the usual scales; where values leave these, the scale is as wide as the values."""
 
 
 @dataclass(frozen=True)
@@ -184,11 +182,12 @@ def collect(workspace: Workspace, options: ScoreOptions, only: Filter | None = N
     items = _Items(workspace, models)
     for row in rows:
         questions = _questions(workspace, row)
+        scale = results.grader(row).scale(results.view(row)) if row.judge else (0.0, 1.0)
         for answers in _sides(row):
             items.take_answers(row, answers, questions)
         for outcome in results.outcomes(row) if row.judge else ():
             value = _value(results, row, outcome)
-            items.take_outcome(row, outcome, value, places[row.evaluation_id], questions)
+            items.take_outcome(row, outcome, value, places[row.evaluation_id], questions, scale)
     graders, tables = _scores(rows, results)
     return Contents(
         title=workspace.root.resolve().name,
@@ -213,14 +212,16 @@ def _value(results: Results, row: Evaluation, outcome: Outcome) -> float | None:
 
 def _scores(rows: Sequence[Evaluation], results: Results) -> tuple[list[Grader], list[Table]]:
     places = _graders(rows)
-    values: list[list[float]] = [[] for _ in set(places.values())]
+    scales: list[list[tuple[float, float]]] = [[] for _ in set(places.values())]
     for row in rows:
-        for outcome in results.outcomes(row) if row.judge else ():
-            value = _value(results, row, outcome)
-            if value is not None:
-                values[places[row.evaluation_id]].append(value)
+        if row.judge:
+            scale = results.grader(row).scale(results.view(row))
+            scales[places[row.evaluation_id]].append(scale)
     names = _grader_names(rows, places)
-    graders = [Grader(name, *_scale(mine)) for name, mine in zip(names, values, strict=True)]
+    graders = [
+        Grader(name, min(low for low, _ in mine), max(high for _, high in mine))
+        for name, mine in zip(names, scales, strict=True)
+    ]
     return graders, _tables(results, rows, places, _models(rows))
 
 
@@ -301,13 +302,6 @@ def _grader_names(rows: Sequence[Evaluation], graders: Mapping[str, int]) -> lis
     return _different(names[place] for place in sorted(names))
 
 
-def _scale(values: Sequence[float]) -> tuple[float, float]:
-    for low, high in SCALES:
-        if all(low <= value <= high for value in values):
-            return low, high
-    return min(values), max(values)
-
-
 def _questions(workspace: Workspace, row: Evaluation) -> dict[QuestionId, Question]:
     found = workspace.load_data(row.data).questions if row.data else ()
     return {question.question_id: question for question in found}
@@ -373,8 +367,12 @@ class _Items:
         value: float | None,
         grader: int,
         questions: Mapping[QuestionId, Question],
+        scale: tuple[float, float],
     ) -> None:
-        """A verdict, for its model and for the other side of a match."""
+        """A verdict, for its model and for the other side of a match.
+
+        What is good for one side is as bad for the other: the value as far from the other end.
+        """
         slot, judgment = outcome.slot, outcome.judgment
         item = self._item(row, slot.question_id, questions, slot.category)
         model = self._models[_key(row.answers)]
@@ -397,7 +395,7 @@ class _Items:
             item.verdicts.setdefault(opponent, []).append(
                 replace(
                     verdict,
-                    value=None if value is None else 1.0 - value,
+                    value=None if value is None else scale[0] + scale[1] - value,
                     opponent=model,
                     first=None if verdict.first is None else not verdict.first,
                 )
@@ -429,28 +427,28 @@ def _tables(
 ) -> list[Table]:
     """The scores of each grader in the columns that it declares, the best model first."""
     known = {row.evaluation_id: row for row in rows if row.judge}
-    by_label = {(row.benchmark, row.mode, row.judge): row for row in known.values()}
-    by_model = {answers.model: models[_key(answers)] for row in rows for answers in _sides(row)}
+    # A model over all of its comparisons has a row id of its own.
+    over_all = {
+        name: (table.rows[0], answers)
+        for table in comparisons(rows, results)
+        for answers, name in table.models.values()
+    }
     names = _row_names(list(known.values()))
     lines: dict[int, dict[str, _Line]] = {}
     for score in all_scores(results, rows):
-        # A model over all of its comparisons has a row id of its own.
-        of = known.get(score.evaluation_id) or by_label.get(
-            (score.benchmark, score.mode, score.judge)
+        of = known.get(score.evaluation_id) or over_all[score.evaluation_id][0]
+        line = lines.setdefault(graders[of.evaluation_id], {}).setdefault(
+            score.evaluation_id, _Line(of, score.model, {})
         )
-        if of is not None:
-            line = lines.setdefault(graders[of.evaluation_id], {}).setdefault(
-                score.evaluation_id, _Line(of, score.model, {})
-            )
-            line.scores[score.metric, score.dimension, score.name] = score
+        line.scores[score.metric, score.dimension, score.name] = score
     tables = []
     for grader, found in sorted(lines.items()):
         of = next(iter(found.values())).of
         columns = _columns(results.grader(of), of.benchmark, found.values())
         made = []
         for row_id, line in found.items():
-            row = known.get(row_id)
-            model = models[_key(row.answers)] if row else by_model.get(line.label)
+            answers = known[row_id].answers if row_id in known else over_all[row_id][1]
+            model = models[_key(answers)]
             cells = tuple(_cell(line.scores.get(place)) for _, place in columns)
             made.append(TableRow(model, names.get(row_id, line.label), cells))
         made.sort(key=lambda line: -_first(line))
