@@ -107,7 +107,7 @@ def _options(args: Sequence[str], allowed: dict[str, str]) -> tuple[list[str], d
             if key == "workspace" and not value.strip():
                 raise UserError("workspace= is empty", "write workspace=DIR")
             values[key.removeprefix("report.")] = value
-        elif words[:1] in (["compare"], ["agreement"]) and not arg.startswith("-"):
+        elif words[:1] in (["compare"], ["agreement"], ["judges"]) and not arg.startswith("-"):
             words.append(arg)  # the name of a model, a judge or a file may hold anything
         else:
             near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.75)

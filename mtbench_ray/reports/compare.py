@@ -33,7 +33,7 @@ from mtbench_ray.reports.differences import (
     told_apart,
     valued,
 )
-from mtbench_ray.reports.results import Results, in_order
+from mtbench_ray.reports.results import Results, answer_ids, in_order
 from mtbench_ray.reports.tables import (
     MARK,
     common_folder,
@@ -45,7 +45,7 @@ from mtbench_ray.reports.tables import (
     said,
     short,
 )
-from mtbench_ray.schema import Evaluation
+from mtbench_ray.schema import Evaluation, QuestionId, Slot
 
 _WHICH_MODEL = ("model.path", "model.revision", "model.adapter", "fingerprint")
 Fields = Callable[[Evaluation], dict[str, Any]]
@@ -104,7 +104,8 @@ def report(
         mine, other = results.items(a), results.items(b)
         one = compare(a, b, mine, other, results.options, wanted=wanted or gate_at)
         one |= {"a": first, "b": second, "gate": None}
-        one["flips"] = [_flip(pair, results) for pair in one["flips"]]
+        texts = [answer_ids(row.answers) for row in (a, b)]
+        one["flips"] = [_flip(pair, texts, results) for pair in one["flips"]]
         scales = [results.grader(row).scale(results.view(row)) for row in (a, b)]
         alike = scales[0] == scales[1]
         if gate_at is not None:
@@ -166,7 +167,9 @@ def _chosen(words: Sequence[str], models: Mapping[str, Sequence[Evaluation]]) ->
     return list(found)
 
 
-def _flip(pair: Pair, results: Results) -> dict[str, Any]:
+def _flip(
+    pair: Pair, answers: Sequence[Mapping[tuple[QuestionId, int], str]], results: Results
+) -> dict[str, Any]:
     """An item on which two models differ, with the beginnings of both answers."""
     slot = pair.a.slot
     return {
@@ -176,13 +179,14 @@ def _flip(pair: Pair, results: Results) -> dict[str, Any]:
         "category": slot.category,
         "a": pair.a.mean,
         "b": pair.b.mean,
-        "answer_a": _start(pair.a.slot.answer_ids, slot.turn, results),
-        "answer_b": _start(pair.b.slot.answer_ids, slot.turn, results),
+        "answer_a": _start(pair.a.slot, answers[0], results),
+        "answer_b": _start(pair.b.slot, answers[1], results),
     }
 
 
-def _start(answer_ids: Sequence[str], turn: int, results: Results) -> str:
-    found = results.workspace.turns.get((answer_ids[0], turn)) if answer_ids else None
+def _start(slot: Slot, answers: Mapping[tuple[QuestionId, int], str], results: Results) -> str:
+    answer_id = answers.get((slot.question_id, slot.sample), "")
+    found = results.workspace.turns.get((answer_id, slot.turn))
     text = " ".join(found.content[: 4 * _START].split()) if found else ""
     return text if len(text) <= _START else f"{text[: _START - 1]}…"
 

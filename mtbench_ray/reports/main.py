@@ -14,7 +14,7 @@ from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.planning.evaluations import distinguishing_settings
-from mtbench_ray.reports import agreement, compare, curve, parts, pictures
+from mtbench_ray.reports import agreement, compare, curve, judges, parts, pictures
 from mtbench_ray.reports.filters import Filter
 from mtbench_ray.reports.formats import FORMATS, wide_csv
 from mtbench_ray.reports.joined import opened
@@ -28,7 +28,7 @@ from mtbench_ray.schema import Evaluation
 from mtbench_ray.workspace.run_record import RunRecord
 from mtbench_ray.workspace.workspace import Workspace
 
-KINDS = ("", "agreement", "compare", "curve", "html", "plots")
+KINDS = ("", "agreement", "compare", "curve", "html", "judges", "plots")
 
 
 def finish(
@@ -206,6 +206,8 @@ def report(
             return agreement.report(names, results, rows, format, out)
         if kind == "compare":
             return compare.report(names, results, rows, format, gate, detect)
+        if kind == "judges":
+            return judges.report(names, results, rows, format, out)
         if kind == "plots":
             return pictures.report(results, rows, out)
         return parts.report(results, rows, by, format)

@@ -32,7 +32,7 @@ from mtbench_ray.reports.tables import (
     said,
     short,
 )
-from mtbench_ray.schema import Evaluation
+from mtbench_ray.schema import AnswerSet, Evaluation
 from mtbench_ray.stats import clustered_mean
 
 ANSWERS = "answers"
@@ -52,6 +52,7 @@ class Judged:
     grader: Grader
     items: Sequence[Item]
     scale: tuple[float, float]
+    answers: AnswerSet
 
 
 def report(results: Results, rows: Sequence[Evaluation], by: str, format: str) -> int:
@@ -107,16 +108,19 @@ def judged(results: Results, rows: Sequence[Evaluation]) -> Iterator[Judged]:
             judge = named(row.judge, said_, judge=True)
             grader = results.grader(row)
             ends = grader.scale(results.view(row))
-            yield Judged(name, judge, row.benchmark, row.mode, grader, results.items(row), ends)
+            items = results.items(row)
+            yield Judged(name, judge, row.benchmark, row.mode, grader, items, ends, row.answers)
     for table in tables(rows, results):
         row, grader = table.rows[0], results.grader(table.rows[0])
         ends = grader.scale(results.view(row))
         by_model: dict[str, list[Item]] = {}
         for item in grader.items(table.outcomes):
             by_model.setdefault(item.slot.model, []).append(item)
-        for side, items in by_model.items():
-            model = table.models[side][0].model
-            yield Judged(model, row.judge, row.benchmark, row.mode, grader, items, ends)
+        for side, mine in by_model.items():
+            answers = table.models[side][0]
+            yield Judged(
+                answers.model, row.judge, row.benchmark, row.mode, grader, mine, ends, answers
+            )
 
 
 def crossed(

@@ -34,6 +34,8 @@ from mtbench_ray.workspace.journal import replacing
 
 RADAR_MODELS = 6
 """Models on one radar; more cannot be told apart. The best ones are shown."""
+RADAR_FILLED = 2
+"""Models whose areas are filled; more areas are one grey."""
 RADAR_LEAST = 3
 """Categories; fewer have no shape."""
 
@@ -229,7 +231,7 @@ def _radar(table: Table, grader: Grader) -> Any:
         axis.plot([*angles, angles[0]], [*values, values[0]], color=PALETTE[number % len(PALETTE)],
                   marker=MARKERS[number % len(MARKERS)], markersize=4, linewidth=1.5,
                   label=f" {short_name(row.name)}")  # fmt: skip
-        if not any(map(math.isnan, values)):
+        if len(shown) <= RADAR_FILLED and not any(map(math.isnan, values)):
             axis.fill(angles, values, color=PALETTE[number % len(PALETTE)], alpha=0.06)
     axis.set_xticks(angles, [table.columns[at].category for at in columns])
     axis.set_ylim(grader.low, grader.high)

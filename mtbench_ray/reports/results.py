@@ -12,7 +12,14 @@ from mtbench_ray.fastchat import imported_outcomes
 from mtbench_ray.judges.base import EvaluationView, Grader, Item, ScoreOptions
 from mtbench_ray.planning.evaluations import against, apart
 from mtbench_ray.planning.plan import outcomes, view_of
-from mtbench_ray.schema import ANSWERS_ONLY, Evaluation, Outcome, Score
+from mtbench_ray.schema import (
+    ANSWERS_ONLY,
+    AnswerSet,
+    Evaluation,
+    Outcome,
+    QuestionId,
+    Score,
+)
 from mtbench_ray.workspace.journal import warn
 from mtbench_ray.workspace.workspace import Workspace
 
@@ -126,6 +133,11 @@ class Results:
         place = self.grader(row).headline.place
         found = self.scores(row, resamples=0)
         return next((one.mean for one in found if one.place == place), None)
+
+
+def answer_ids(answers: AnswerSet) -> dict[tuple[QuestionId, int], str]:
+    """The answer to each question and sample; verdicts of imports do not name it."""
+    return {(unit.question_id, unit.sample): unit.answer_id for unit in answers.units}
 
 
 def judged_alone(rows: Iterable[Evaluation]) -> list[Evaluation]:

@@ -12,12 +12,16 @@ from mtbench_ray.judges.agreement import Rated
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.reports.drawing import MARKERS, PALETTE, new_figure, short_name
 from mtbench_ray.reports.parts import Judged, difference_of, mean_of, parts_of
+from mtbench_ray.reports.results import answer_ids
 from mtbench_ray.reports.tables import part_header
 from mtbench_ray.schema import Turn
 from mtbench_ray.stats import LEAST_CLUSTERS, rank_correlation
 
 MOST_MODELS = 14
 """Models with a colour and marker of their own; more are drawn alike, and not named."""
+
+MOST_CLOUDS = 6
+"""Models whose answers are points of their own."""
 
 Scale = tuple[float, float]
 Turns = Mapping[tuple[str, int], Turn]
@@ -61,7 +65,9 @@ def _ends(
                 axis.errorbar(at_x["mean"], at_y["mean"], fmt="none", ecolor=look["color"],
                               alpha=0.45, elinewidth=1, **{bar: reach})  # fmt: skip
         axis.plot(x["mean"], y["mean"], label=f" {short_name(model)}", **look)
-    _square(axis, scale, [value["mean"] for _, x, y in ends for value in (x, y)])
+    figures = [value[key] for _, x, y in ends for value in (x, y)
+               for key in ("mean", "ci_low", "ci_high")]  # fmt: skip
+    _square(axis, scale, [figure for figure in figures if figure is not None])
     axis.set_xlabel(names[0])
     axis.set_ylabel(names[1])
     note = f"bars: 95% interval, none below {LEAST_CLUSTERS} questions; dashed: equal"
@@ -72,7 +78,8 @@ def _ends(
 def length_figure(group: Sequence[Judged], turns: Turns, scale: Scale) -> Any:
     """The value of each answer against its length; None where no length is known.
 
-    Values are moved a little, at random but always alike, so that equal ones can be seen.
+    Of more than :data:`MOST_CLOUDS` models the means. Values of answers are moved a little, at
+    random but always alike, so that equal ones can be seen.
     """
     found = [(one.model, points) for one in group if (points := lengths(one, turns))]
     if not found:
@@ -82,33 +89,40 @@ def length_figure(group: Sequence[Judged], turns: Turns, scale: Scale) -> Any:
     axis = figure.subplots()
     shake = random.Random(0)
     step = 0.012 * (scale[1] - scale[0])
+    means = len(found) > MOST_CLOUDS
     for at, (model, points) in enumerate(found):
         look = _look(at, len(found))
         rho = rank_correlation(*zip(*points, strict=True)) if len(points) > 2 else None
         said = f" {short_name(model)}" + ("" if rho is None else f"  (rank correlation {rho:+.2f})")
-        axis.plot(
-            [length for length, _ in points],
-            [value + shake.uniform(-step, step) for _, value in points],
-            alpha=0.55, label=said, **{**look, "markersize": 4},
-        )  # fmt: skip
-    axis.set_xscale("symlog", linthresh=10)
+        x = [length for length, _ in points]
+        y = [value for _, value in points]
+        if means:
+            axis.plot(statistics.fmean(x), statistics.fmean(y), label=said, **look)
+        else:
+            y = [value + shake.uniform(-step, step) for value in y]
+            axis.plot(x, y, alpha=0.5, label=said, **{**look, "markersize": 4})
+    if not means:
+        sizes = [length for _, points in found for length, _ in points]
+        if max(sizes) > 20 * max(1.0, min(sizes)):
+            axis.set_xscale("symlog", linthresh=max(10.0, min(sizes)))
+        room = 0.04 * (scale[1] - scale[0])
+        axis.set_ylim(scale[0] - room, scale[1] + room)
     _plain_ticks(axis.xaxis)
-    axis.set_xlim(left=0)
-    room = 0.04 * (scale[1] - scale[0])
-    axis.set_ylim(scale[0] - room, scale[1] + room)
     axis.grid(True)
-    axis.set_xlabel("characters of the answer")
-    axis.set_ylabel("score")
-    _legend(figure, len(found), "")
+    axis.set_xlabel("characters of an answer" + ", mean of each model" * means)
+    axis.set_ylabel("mean score" if means else "score")
+    note = "rank correlation: over the answers of a model" if means else ""
+    _legend(figure, len(found), note)
     return figure
 
 
 def lengths(one: Judged, turns: Turns) -> list[tuple[float, float]]:
     """Characters of the answer, and value, of each item whose answer is there."""
     found = []
+    ids = answer_ids(one.answers)
     for item in one.items:
         slot = item.slot
-        turn = turns.get((slot.answer_ids[0], slot.turn)) if slot.answer_ids else None
+        turn = turns.get((ids.get((slot.question_id, slot.sample), ""), slot.turn))
         if turn is not None and item.value is not None:
             found.append((float(len(turn.content)), item.value))
     return found
