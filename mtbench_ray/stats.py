@@ -388,8 +388,9 @@ def bradley_terry(
     (values,) = _fit(won.sum(axis=0)[None])
     if len(order) < LEAST_CLUSTERS or resamples < 1:
         return [Strength(1000 + ELO * float(value), None, None) for value in values]
-    tables: Floats = np.tensordot(_weights(len(order), resamples, seed), won, axes=1)
-    drawn = _fit(tables)
+    drawn = _fit(
+        np.einsum("rc,cij->rij", _weights(len(order), resamples, seed), won, optimize=True)
+    )
     k = len(order)
     tail = NormalDist().cdf(-math.sqrt(k / (k - 1)) * _t_quantile((1 + _CONFIDENCE) / 2, k - 1))
     ends = np.quantile(drawn, [tail, 1 - tail], axis=0)

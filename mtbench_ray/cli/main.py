@@ -172,9 +172,10 @@ def _import(args: list[str]) -> int:
 
 
 def _export(args: list[str]) -> int:
-    from mtbench_ray.reports.main import export_files
+    from mtbench_ray.reports.main import EXPORTS, export_files
 
-    words, values = _options(args, {"workspace": RunConfig.workspace})
-    if len(words) != 2 or words[0] != "fastchat":
-        raise UserError("export what?", "export fastchat DIR workspace=W")
-    return export_files(os.path.expanduser(words[1]), **values)
+    filters = dict.fromkeys(("model", "judge", "category", "benchmark", "mode"), "")
+    words, values = _options(args, {"workspace": RunConfig.workspace} | filters)
+    if len(words) != 2:
+        raise UserError("export what?", f"export {'|'.join(EXPORTS)} DIR workspace=W")
+    return export_files(words[0], os.path.expanduser(words[1]), **values)

@@ -14,7 +14,7 @@ from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.planning.evaluations import distinguishing_settings
-from mtbench_ray.reports import agreement, compare, curve, judges, parts, pictures
+from mtbench_ray.reports import agreement, compare, curve, exports, judges, parts, pictures
 from mtbench_ray.reports.filters import Filter
 from mtbench_ray.reports.formats import FORMATS, wide_csv
 from mtbench_ray.reports.joined import opened
@@ -232,13 +232,28 @@ def import_files(folder: str, *, workspace: str, question_path: str, baseline: s
     return EXIT_OK
 
 
-def export_files(folder: str, *, workspace: str) -> int:
-    """The verb ``export fastchat``."""
+EXPORTS = ("fastchat", *exports.KINDS)
+
+
+def export_files(kind: str, folder: str, *, workspace: str, **filters: str) -> int:
+    """The verb ``export``: one of :data:`EXPORTS`.
+
+    Raises:
+        UserError: An unknown kind, nothing to export, or the disk refused it.
+    """
+    if kind not in EXPORTS:
+        raise unknown_name("export", kind, EXPORTS)
     with Workspace.open(workspace, write=False) as opened:
         rows = current(opened)
         if not rows:
             raise UserError(f"the workspace {workspace} holds no evaluation", "run one first")
-        paths = fastchat.export_fastchat(opened, Path(folder), rows)
+        results, rows = Filter(**filters).chosen(Results(opened, ScoreOptions()), rows)
+        if kind == "fastchat":
+            paths = fastchat.export_fastchat(opened, Path(folder), rows)
+        elif not any(row.judge for row in rows):
+            raise UserError(f"nothing in {workspace} is judged", "judge the answers first")
+        else:
+            paths = exports.KINDS[kind](results, rows, Path(folder))
     for path in paths:
         print(path)
     return EXIT_OK

@@ -1,0 +1,125 @@
+"""``export``: files that other programs read, with the numbers of the tables."""
+
+import csv
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+from stub_server import StubServer
+
+from mtbench_ray.cli.main import main
+
+duckdb = pytest.importorskip("duckdb")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two models with six own questions."""
+    folder = tmp_path_factory.mktemp("exports")
+    (folder / "q.jsonl").write_text(
+        "".join(
+            json.dumps({"question_id": n, "category": ("math", "writing")[n % 2],
+                        "turns": [f"How high is hill {n}?", "And how wide?"]}) + "\n"
+            for n in range(6)
+        )
+    )  # fmt: skip
+    with StubServer() as stub:
+        main(["-m", "engine=fake", f"question_path={folder / 'q.jsonl'}", "judge.model=stub",
+              f"workspace={folder / 'w'}", "judge=openai", f"judge.base_url={stub.url}",
+              "model=org/a,b"])  # fmt: skip
+    return folder / "w"
+
+
+@pytest.fixture
+def export(made, tmp_path, capsys):
+    def run(kind, *words):
+        assert main(["export", kind, str(tmp_path / "out"), f"workspace={made}", *words]) == 0
+        return tmp_path / "out", capsys.readouterr().out.split()
+
+    return run
+
+
+def load(path):
+    return json.loads(Path(path).read_text())
+
+
+def values(made, model):
+    rows = duckdb.sql(f"select value from '{made}/judgments.parquet' where model = '{model}'")
+    return [value for (value,) in rows.fetchall()]
+
+
+def test_scores_are_the_same_in_csv_and_parquet(export, made):
+    out, _ = export("scores")
+    with open(out / "scores.csv") as file:
+        lines = list(csv.DictReader(file))
+    rows = duckdb.sql(f"select * from '{out}/scores.parquet'")
+    assert [line["model"] for line in lines] == [row[0] for row in rows.fetchall()]
+    (whole,) = [line for line in lines if (line["model"], line["dimension"]) == ("b", "all")]
+    assert float(whole["mean"]) == pytest.approx(statistics.fmean(values(made, "b")))
+    assert whole["method"].startswith("cluster bootstrap")
+    (part,) = [line for line in lines if (line["model"], line["name"]) == ("b", "math")]
+    assert (part["ci_low"], part["method"]) == ("", "none: 3 questions, 5 are needed")
+
+
+def test_each_model_has_a_file_with_mean_std_and_rank(export, made):
+    _, paths = export("models")
+    files = {found["model"]: found for found in map(load, paths)}
+    means = {name: statistics.fmean(values(made, name)) for name in ("org/a", "b")}
+    for name, content in files.items():
+        (found,) = content["evaluations"]
+        assert found["mean"] == pytest.approx(means[name])
+        assert found["std"] == pytest.approx(statistics.stdev(values(made, name)))
+        assert found["rank"] == 1 + sum(mean > means[name] for mean in means.values())
+        assert set(found["parts"]["turn"]) == {"1", "2"}
+        assert found["parts"]["category"]["math"]["ci_low"] is None
+
+
+def test_the_dataset_is_read_by_datasets(export, made):
+    datasets = pytest.importorskip("datasets")
+    out, _ = export("dataset", "model=b")
+    items = datasets.load_from_disk(str(out / "items"))
+    assert sorted(items["value"]) == sorted(values(made, "b"))
+    assert len(items) == 12
+    assert all(items["answer"])
+    assert set(datasets.load_from_disk(str(out / "scores"))["model"]) == {"b"}
+
+
+def test_a_results_file_has_the_layout_of_lm_eval(export, made):
+    _, paths = export("lm-eval")
+    assert len(paths) == 2
+    found = {one["model_name"]: one for one in map(load, paths)}
+    results = found["org/a"]["results"]
+    assert set(results) == {"mt_bench_single", "mt_bench_single_math", "mt_bench_single_writing"}
+    task = results["mt_bench_single"]
+    assert task["rating,none"] == pytest.approx(statistics.fmean(values(made, "org/a")))
+    assert task["rating_stderr,none"] > 0
+    assert results["mt_bench_single_math"]["rating_stderr,none"] == "N/A"  # three questions
+    for key in ("configs", "versions", "n-shot", "higher_is_better", "n-samples"):
+        assert set(found["org/a"][key]) == set(results), key
+    assert found["org/a"]["n-samples"]["mt_bench_single"] == {"original": 12, "effective": 12}
+
+
+def test_every_eval_ever_gets_what_its_schema_requires(export, made):
+    out, paths = export("every-eval-ever", "model=org/a")
+    (path,) = paths
+    assert path.startswith(str(out / "data" / "mt_bench" / "org" / "a"))
+    found = load(path)
+    assert found["schema_version"] == "0.2.1"
+    assert found["model_info"] == {"name": "org/a", "id": "org/a", "developer": "org"}
+    whole = found["evaluation_results"][0]
+    assert whole["score_details"]["score"] == pytest.approx(statistics.fmean(values(made, "org/a")))
+    limits = whole["metric_config"]
+    assert (limits["min_score"], limits["max_score"], limits["lower_is_better"]) == (1, 10, False)
+    interval = whole["score_details"]["uncertainty"]["confidence_interval"]
+    assert interval["lower"] < whole["score_details"]["score"] < interval["upper"]
+    small = {one["evaluation_name"]: one for one in found["evaluation_results"]}
+    assert (
+        "confidence_interval"
+        not in (small["mt_bench category math"]["score_details"]["uncertainty"])
+    )
+
+
+def test_an_unknown_kind_is_answered_with_the_nearest(made, tmp_path, capsys):
+    assert main(["export", "score", str(tmp_path), f"workspace={made}"]) == 2
+    assert "did you mean scores?" in capsys.readouterr().err
