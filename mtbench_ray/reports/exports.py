@@ -4,7 +4,7 @@
 - ``models``: a JSON file for each model with mean, std and rank of each of its evaluations.
 - ``dataset``: folders ``scores`` and ``items`` that ``datasets.load_from_disk`` reads.
 - ``lm-eval``: the results files of EleutherAI's lm-evaluation-harness.
-- ``every-eval-ever``: the files of the EvalEval coalition's Every Eval Ever, schema 0.2.1.
+- ``every-eval-ever``: the files of the EvalEval coalition's Every Eval Ever, schema 0.3.0.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from mtbench_ray import __version__
 from mtbench_ray.judges.base import Item
+from mtbench_ray.planning.evaluations import DEFAULTS, answer_settings
 from mtbench_ray.reports.formats import to_csv
 from mtbench_ray.reports.parts import Judged, judged, mean_of, parts_of
 from mtbench_ray.reports.results import Results, answer_ids
@@ -31,7 +32,7 @@ from mtbench_ray.workspace.filenames import safe_names
 from mtbench_ray.workspace.journal import replacing
 from mtbench_ray.workspace.parquet import write_table
 
-EVAL_SCHEMA = "0.2.1"
+EVAL_SCHEMA = "0.3.0"
 
 
 def scores(results: Results, rows: Sequence[Evaluation], folder: Path) -> list[Path]:
@@ -185,13 +186,28 @@ def every_eval_ever(results: Results, rows: Sequence[Evaluation], folder: Path) 
                 "evaluator_relationship": "other",
             },
             "eval_library": {"name": "mtbench_ray", "version": __version__},
-            "model_info": {"name": one.model, "id": one.model, "developer": owner},
+            "model_info": {
+                "name": one.model,
+                "id": one.model,
+                "developer": owner,
+                "additional_details": _deployment(one),
+            },
             "evaluation_results": evaluations,
         }
         place = folder / "data" / one.benchmark / safe_names({owner})[owner]
         path = place / names[model or one.model] / f"{uuid.uuid5(uuid.NAMESPACE_URL, key)}.json"
         paths.append(_json(path, content))
     return paths
+
+
+def _deployment(one: Judged) -> dict[str, str]:
+    """Whose machine answered: weights that this program loaded are there to be had."""
+    kind = answer_settings(one.answers).get("engine.kind", DEFAULTS["engine.kind"])
+    ours = one.answers.source == "run" and kind == "vllm"
+    return {
+        "deployment_type": "self_deployed" if ours else "unknown",
+        "model_availability": "open_weights" if ours else "unknown",
+    }
 
 
 def _evaluation(one: Judged, name: str, items: Sequence[Item], results: Results) -> dict[str, Any]:

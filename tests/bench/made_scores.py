@@ -115,7 +115,7 @@ def _chromium() -> str:
 if __name__ == "__main__":
     where = Path(sys.argv[1])
     write(where / "files", {"judge-x": 0.0, "judge-y": 0.6})
-    code = main(["import", "fastchat", str(where / "files"), f"workspace={where / 'work'}"])
+    code = main(["import", "fastchat", str(where / "files"), f"workspace={where / 'made-up'}"])
     if len(sys.argv) > 2:
-        pictures(where / "work", Path(sys.argv[2]))
+        pictures(where / "made-up", Path(sys.argv[2]))
     sys.exit(code)

@@ -105,8 +105,11 @@ def test_every_eval_ever_gets_what_its_schema_requires(export, made):
     (path,) = paths
     assert path.startswith(str(out / "data" / "mt_bench" / "org" / "a"))
     found = load(path)
-    assert found["schema_version"] == "0.2.1"
-    assert found["model_info"] == {"name": "org/a", "id": "org/a", "developer": "org"}
+    assert found["schema_version"] == "0.3.0"
+    assert found["model_info"] == {
+        "name": "org/a", "id": "org/a", "developer": "org",
+        "additional_details": {"deployment_type": "unknown", "model_availability": "unknown"},
+    }  # fmt: skip
     whole = found["evaluation_results"][0]
     assert whole["score_details"]["score"] == pytest.approx(statistics.fmean(values(made, "org/a")))
     limits = whole["metric_config"]
