@@ -10,15 +10,17 @@ USAGE = """\
 usage: python -m mtbench_ray [run] model=MODEL judge=JUDGE [key=value ...]
        python -m mtbench_ray -m model=A,B,C judge=JUDGE [key=value ...]     a sweep
        python -m mtbench_ray plan model=MODEL judge=JUDGE [show=1]          what it would cost
-       python -m mtbench_ray report [workspace=DIR] [format=table|json|markdown]
+       python -m mtbench_ray report [workspace=DIR ...] [format=table|json|markdown|csv|latex]
        python -m mtbench_ray report agreement A B [workspace=DIR]
-       python -m mtbench_ray report compare MODEL MODEL [workspace=DIR]
+       python -m mtbench_ray report compare MODEL MODEL ... [gate=0.1]       is it better?
+       python -m mtbench_ray report judges [JUDGE ...] [workspace=DIR ...]  how far judges agree
        python -m mtbench_ray report curve [workspace=DIR ...] [error=ci95] [out=DIR]
        python -m mtbench_ray report plots [workspace=DIR] [out=DIR]
        python -m mtbench_ray report html [workspace=DIR] [out=FILE]          a page to browse
        python -m mtbench_ray view [workspace=DIR] [port=N]                  open it
        python -m mtbench_ray list benchmarks|models|judges|engines|experiments
-       python -m mtbench_ray import|export fastchat DIR [workspace=DIR]
+       python -m mtbench_ray import fastchat DIR [workspace=DIR]
+       python -m mtbench_ray export KIND DIR [workspace=DIR]                 (`export --help`)
 
 `python -m mtbench_ray VERB --help` explains one of them. `python -m mtbench_ray run --cfg job`
 prints all settings; README.md explains them.
@@ -63,30 +65,42 @@ examples:
     "report": """\
 usage: python -m mtbench_ray report [key=value ...]
        python -m mtbench_ray report agreement JUDGE JUDGE-or-votes.json [key=value ...]
-       python -m mtbench_ray report compare MODEL MODEL [key=value ...]
+       python -m mtbench_ray report compare MODEL MODEL ... [key=value ...]
+       python -m mtbench_ray report judges [JUDGE ...] [key=value ...]
        python -m mtbench_ray report curve [key=value ...]
        python -m mtbench_ray report plots [workspace=DIR] [out=DIR]
        python -m mtbench_ray report html [workspace=DIR] [out=FILE]
 
-Print the scores of a workspace, how far two judges agree or how two models differ; draw curves over
-training steps, or bars, heat map and radar; write one HTML file to browse it. Nothing is run.
+Print the scores of a workspace, how far judges agree or how models differ; draw curves over
+training steps, or all plots that the scores allow; write one HTML file to browse. Nothing is run.
 
-  workspace=DIR         default: results; for curves it may be given several times
-  format=FORMAT         table (the default), json or markdown; not for curves
-  mode=MODE             only single, pairwise-baseline or pairwise-all (of MT-Bench)
-  model=P judge=P       the table: only rows whose model, judge or benchmark fits a pattern
-  benchmark=P           (*, ? and [...] as for files)
-  category=NAME,NAME    the table: only verdicts of these categories count
+  workspace=DIR         default: results; given several times they are read as one
+  format=FORMAT         table (the default), json, markdown, csv or latex
+  model=P judge=P       only rows whose model, judge, benchmark or mode fits a pattern
+  benchmark=P mode=P    (*, ? and [...] as for files)
+  category=P,P          only verdicts of these categories count
+  by=PART               the table: by=turn, by=category or both (by=category,turn), with ranks and
+                        the change from the first part to the last; by=answers: speed and memory
   parity=fastchat       FastChat's own parsing and aggregation (default: safe)
   resamples=N seed=N    the bootstrap of the intervals (default: 2000 and 0)
+  gate=POINTS           compare NEW OLD: the exit code is 0 where NEW is not worse than OLD by so
+                        many points (the 95% interval lies above), 1 where it is, 3 where that
+                        cannot be told; under several judges the worst of them
+  detect=POINTS         compare: how many questions or samples would detect such a difference
   error=ERROR by=PART   curves; error bars: ci95 (the default), sem, std, repeats or none;
-                        pictures: both (the default), all or category
+                        pictures: both (the default), all, category, turn or benchmark
+  steps=LIST            curves: 100,500-1000,2000-
+  name_pattern=TEXT     curves: how names hold run and step, as '{run}/it{step}*'
   out=PATH              where the files go (default: curve, plots, report.html in the workspace)
+
+Below five questions no interval and no p is shown: so few say nothing of others.
 
 examples:
   python -m mtbench_ray report format=markdown
   python -m mtbench_ray report 'model=*step_*' judge=gpt-4o category=math,coding
   python -m mtbench_ray report compare ckpt/step=100 ckpt/step=200 workspace=out
+  python -m mtbench_ray report compare new old judge=gpt-4o gate=0.1
+  python -m mtbench_ray report by=category,turn format=csv
 """,
     "view": """\
 usage: python -m mtbench_ray view [workspace=DIR] [port=N]
@@ -124,13 +138,23 @@ examples:
   python -m mtbench_ray import fastchat data/mt_bench workspace=old baseline=gpt-3.5-turbo
 """,
     "export": """\
-usage: python -m mtbench_ray export fastchat DIR [workspace=DIR]
+usage: python -m mtbench_ray export KIND DIR [key=value ...]
 
-Write the answers and judgments of a workspace (default: results) as FastChat's files into DIR.
+Write what a workspace holds into the folder DIR, for other programs.
+
+  fastchat              answers and judgments as FastChat's files
+  scores                scores.csv and scores.parquet
+  models                a JSON file for each model: mean, std, rank, parts
+  dataset               folders for datasets.load_from_disk: scores, and items with answers
+  lm-eval               results files in the layout of lm-evaluation-harness
+  every-eval-ever       files of the schema of Every Eval Ever (0.3.0)
+
+  workspace=DIR         default: results
+  model=P judge=P       only these rows, as for `report`; also category=, benchmark=, mode=
 
 examples:
   python -m mtbench_ray export fastchat out
-  python -m mtbench_ray export fastchat out workspace=results
+  python -m mtbench_ray export scores out workspace=results
 """,
 }
 """By verb: what it does, its words and its settings."""

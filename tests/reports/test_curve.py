@@ -11,11 +11,12 @@ from stub_server import StubServer
 from verdict_rows import evaluation, verdict
 
 from mtbench_ray.cli.main import main
+from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.models.discovery import run_of
-from mtbench_ray.reports import plots
+from mtbench_ray.reports import curve, plots
 from mtbench_ray.reports.compare import compare
-from mtbench_ray.reports.points import Point, short_names, to_csv
+from mtbench_ray.reports.points import Naming, Point, short_names, to_csv
 
 OPTIONS = ScoreOptions()
 
@@ -316,3 +317,52 @@ def test_repeats_of_one_model_weigh_no_more_than_one():
     found = compare(evaluation("a"), evaluation("b"), [*repeats, verdict(4, 1)],
                     [verdict(8, 0), verdict(4, 1)], OPTIONS)  # fmt: skip
     assert found["all"]["mean"] == pytest.approx((25 / 3 - 8) / 2)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "run", "step"),
+    [
+        ("{run}/it{step}*", "/x/own/it0040-ema", "/x/own", 40),
+        ("*/{run}-{step}k", "org/sft-2.5k", "sft", 2.5),
+        ("{step}", "7", "", 7),
+        ("{run}/it{step}", "other/step_3", "other/step_3", None),
+        ("", "/x/own/step_3", "/x/own", 3),
+    ],
+)
+def test_a_pattern_says_where_run_and_step_are(pattern, name, run, step):
+    naming = Naming(pattern)
+    assert (naming.run(name).rstrip("/"), naming.step(name)) == (run, step)
+
+
+def test_a_pattern_without_a_step_is_told():
+    with pytest.raises(UserError, match="must have one {step}"):
+        Naming("{run}")
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [("", [1, 5, 10, 20]), ("5", [5]), ("1,10-", [1, 10, 20]), ("-5", [1, 5]), ("5-10,", [5, 10])],
+)
+def test_steps_are_numbers_and_ranges(text, steps):
+    assert list(filter(curve.wanted_steps(text), [1, 5, 10, 20])) == steps
+
+
+def test_curves_by_turn_have_a_panel_for_each(workspace, tmp_path, capsys):
+    assert main(["report", "curve", "by=turn", "judge=stub", "steps=1-", "model=*ab*",
+                 f"workspace={workspace}", f"out={tmp_path}"]) == 0  # fmt: skip
+    rows = list(csv.DictReader((tmp_path / "curve.csv").open()))
+    assert {row["category"] for row in rows} == {"all", "turn 1", "turn 2"}
+    assert {row["line"] for row in rows} == {"/ckpts/of/ab"}
+    assert (tmp_path / "curve_category.png").exists()
+    assert main(["report", "curve", "by=benchmark", "judge=stub", f"workspace={workspace}",
+                 f"out={tmp_path / 'b'}"]) == 0  # fmt: skip
+    assert "mt_bench average" in (tmp_path / "b" / "curve_category.svg").read_text()
+
+
+def test_a_dark_curve_has_a_dark_ground():
+    points = [point(step, 5.0) for step in (1, 2)]
+    light, dark = (
+        plots.draw(points, error="none", by="all", dark=dark)[".svg"] for dark in (False, True)
+    )
+    assert b"#16181d" in dark
+    assert b"#16181d" not in light

@@ -16,6 +16,7 @@ from mtbench_ray.models.families import family_of
 from mtbench_ray.reports.judge_figures import game_figures, length_figures, self_preference
 from mtbench_ray.stats import ELO, bradley_terry
 
+pytestmark = pytest.mark.runs
 duckdb = pytest.importorskip("duckdb")
 stats = pytest.importorskip("scipy.stats")
 

@@ -118,3 +118,89 @@ def test_without_matplotlib_it_is_said_how_to_get_it(cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert cli.verb("report", "plots") == 2
     assert "plots need matplotlib" in cli.err
+
+
+def test_letters_that_no_font_here_has_are_told_once(capsys, monkeypatch):
+    from mtbench_ray.reports import drawing
+
+    drawing._has.cache_clear()
+    monkeypatch.setattr(drawing, "fonts", lambda: ["DejaVu Sans"])
+    drawing.tell_lacking("run 模型 é Ж")
+    drawing._has.cache_clear()
+    said = capsys.readouterr().err
+    assert said.startswith("no font here has '模型'")
+    assert "é" not in said
+    drawing.tell_lacking("plain")
+    assert capsys.readouterr().err == ""
+
+
+def judged_rows(models, questions=6, second=True):
+    """Items of models: the second turn is two lower than the first."""
+    from verdict_rows import verdict
+
+    from mtbench_ray.benchmarks import grader_of
+    from mtbench_ray.reports.parts import Judged
+    from mtbench_ray.schema import AnswerSet, Unit
+
+    return [
+        Judged(
+            name, "judge-x", "mt_bench", "single", grader_of("mt_bench", "single"),
+            [
+                verdict(float(4 + at + q % 3 - 2 * (turn - 1)), q, turn, model=name)
+                for q in range(questions)
+                for turn in ((1, 2) if second else (1,))
+            ],
+            (1.0, 10.0),
+            AnswerSet(name, "{}", tuple(Unit(q, 0, f"{name}-{q}") for q in range(questions))),
+        )
+        for at, name in enumerate(models)
+    ]  # fmt: skip
+
+
+def test_the_second_turn_is_drawn_against_the_first():
+    from mtbench_ray.judges.base import ScoreOptions
+    from mtbench_ray.reports.scatters import part_figures
+
+    ((name, figure),) = part_figures(judged_rows(["a", "模型"]), (1.0, 10.0), ScoreOptions())
+    assert name == "turns"
+    (axis,) = figure.axes
+    points = {
+        line.get_label().strip(): (line.get_xdata()[0], line.get_ydata()[0])
+        for line in axis.get_lines()
+        if not line.get_label().startswith("_")
+    }
+    assert points == {"a": (5.0, 3.0), "模型": (6.0, 4.0)}
+    assert axis.get_xlim() == axis.get_ylim()
+    few = next(part_figures(judged_rows(["a"], questions=4), (1.0, 10.0), ScoreOptions()))[1]
+    assert not few.axes[0].containers  # four questions: no bars
+    assert not list(part_figures(judged_rows(["a"], second=False), (1.0, 10.0), ScoreOptions()))
+
+
+def test_score_is_drawn_against_length_where_the_answers_are_there():
+    from pages import turn as page_turn
+
+    from mtbench_ray.reports.scatters import length_figure, lengths
+
+    group = judged_rows(["a"])
+    turns = {
+        (f"a-{q}", number): page_turn(0, q, number, "x" * (10 * q + number))
+        for q in range(5)
+        for number in (1, 2)
+    }
+    assert sorted(lengths(group[0], turns))[:2] == [(1.0, 4.0), (2.0, 2.0)]
+    assert len(lengths(group[0], turns)) == 10  # the sixth question has no answer
+    assert length_figure(group, turns, (1.0, 10.0)) is not None
+    assert length_figure(group, {}, (1.0, 10.0)) is None
+
+
+def test_two_judges_are_drawn_where_they_share_answers():
+    from mtbench_ray.judges.agreement import Rated
+    from mtbench_ray.reports.scatters import judges_figure
+
+    one = {key: Rated(float(value), ()) for key, value in enumerate([3, 3, 5, 9])}
+    other = {key: Rated(float(value), ()) for key, value in enumerate([4, 4, 5])}
+    figure = judges_figure(("x", "y"), (one, other), (1.0, 10.0))
+    (axis,) = figure.axes
+    assert "3 answers, equal 33%, mean shift -0.67" in axis.get_xlabel()
+    assert [text.get_text() for text in axis.texts] == ["2"]  # both gave 3 and 4 twice
+    assert judges_figure(("x", "y"), (one, {9: Rated(1.0, ())}), (1.0, 10.0)) is None

@@ -10,6 +10,7 @@ from stub_server import StubServer
 
 from mtbench_ray.cli.main import main
 
+pytestmark = pytest.mark.runs
 duckdb = pytest.importorskip("duckdb")
 MODELS = ("org/step_1", "org/step_2", "other")
 

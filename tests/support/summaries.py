@@ -1,6 +1,14 @@
 """The content of a summary.json."""
 
-FULL = {"mean": 6.5, "ci_low": 6.1, "ci_high": 6.9, "ci_method": "own", "planned": 160, "scored": 160, "failed": {}}
+FULL = {
+    "mean": 6.5,
+    "ci_low": 6.1,
+    "ci_high": 6.9,
+    "ci_method": "own",
+    "planned": 160,
+    "scored": 160,
+    "failed": {},
+}
 NONE = {"mean": None, "ci_low": None, "ci_high": None, "ci_method": "none: 4 questions, 5 are needed", "planned": 20, "scored": 0,
         "failed": {"no_rating": 20}}  # fmt: skip
 

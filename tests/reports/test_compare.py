@@ -1,0 +1,161 @@
+"""``report compare``: gates, what would detect a difference, and many models at once."""
+
+import json
+
+import numpy as np
+import pytest
+from stub_server import StubServer
+from verdict_rows import evaluation, verdict
+
+from mtbench_ray.cli.main import main
+from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.reports.compare import compare
+from mtbench_ray.reports.differences import (
+    difference,
+    gate,
+    needed,
+    paired,
+    ranking,
+    valued,
+)
+
+OPTIONS = ScoreOptions(resamples=400)
+
+
+def rows(values, model="m"):
+    return [verdict(value, number, model=model) for number, value in enumerate(values)]
+
+
+def pairs_of(a, b):
+    return paired(valued(rows(a, "a")), valued(rows(b, "b")))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "margin", "said"),
+    [
+        (-0.05, 0.4, 0.1, "not worse"),
+        (0.2, 0.4, 0.0, "not worse"),
+        (-0.5, -0.2, 0.1, "worse"),
+        (-0.5, -0.1, 0.1, "worse"),
+        (-0.3, -0.05, 0.1, "cannot tell"),
+        (-0.1, 0.4, 0.1, "cannot tell"),
+        (-0.0, 0.0, 0.0, "worse"),  # all questions equal: worse by 0 or more
+        (None, None, 0.1, "cannot tell"),
+    ],
+)
+def test_a_gate_is_decided_by_the_interval(low, high, margin, said):
+    assert gate({"ci_low": low, "ci_high": high}, margin) == said
+
+
+def test_samples_that_would_detect_a_difference_follow_from_the_parts_of_the_variance():
+    rng = np.random.default_rng(3)
+    question = rng.normal(0, 0.1, 40)
+
+    def repeats(shift, model):
+        return [
+            verdict(float(question[q] + shift + rng.normal()), q, sample=sample, model=model)
+            for q in range(40)
+            for sample in range(2)
+        ]
+
+    a, b = repeats(0.2, "a"), repeats(0.0, "b")
+    pairs = paired(valued(a), valued(b))
+    total = difference(pairs, OPTIONS)
+    wanted = total["detectable"] / 2
+    found = needed(pairs, total, wanted)
+    # nearly all of the spread is that of repeats: half the difference wants four times of them
+    assert found["samples_known"]
+    assert 7 <= found["samples"] <= 9
+    assert found["questions"] == 160
+    # without noise of repeats no number of them is enough
+    gaps = [value * 3 for value in question]
+    pairs = paired(
+        valued([verdict(g, q, sample=s, model="a") for q, g in enumerate(gaps) for s in (0, 1)]),
+        valued([verdict(0.0, q, sample=s, model="b") for q in range(40) for s in (0, 1)]),
+    )
+    total = difference(pairs, OPTIONS)
+    found = needed(pairs, total, total["detectable"] / 2)
+    assert (found["samples"], found["questions"]) == (None, 160)
+
+
+def test_few_questions_have_no_interval_and_say_so():
+    a, b = evaluation("a"), evaluation("b")
+    found = compare(a, b, rows([8, 8, 8], "a"), rows([5, 5, 5], "b"), OPTIONS, wanted=0.1)
+    total = found["all"]
+    assert (total["mean"], total["ci_low"], total["p_value"], total["detectable"]) == (
+        3, None, None, None,
+    )  # fmt: skip
+    assert total["ci_method"] == "none: 3 questions, 5 are needed"
+    assert found["verdict"].endswith("(3 questions, 5 are needed)")
+    assert found["needed"]["questions"] is None
+
+
+def test_many_models_keep_enough_sign_flips_for_their_correction():
+    """30 models are 435 pairs: with 10,000 flips no corrected p could be below 0.05."""
+    rng = np.random.default_rng(0)
+    base = rng.normal(5, 1, 40)
+    models = {
+        f"m{n}": valued(rows((base + (3.0 if n < 3 else 0.0) + rng.normal(0, 0.3, 40)).tolist()))
+        for n in range(30)
+    }
+    found = ranking(models, ScoreOptions(resamples=20))
+    assert set(found.with_best) == {"m0", "m1", "m2"}
+    assert len(found.pairs) == 435
+    assert all(pair["p_holm"] < 0.05 for pair in found.pairs
+               if (pair["a"] in found.with_best) != (pair["b"] in found.with_best))  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Three models, eight own questions, one judge."""
+    folder = tmp_path_factory.mktemp("compare")
+    (folder / "q.jsonl").write_text(
+        "".join(
+            json.dumps({"question_id": n, "category": "math", "turns": [f"How high is {n}?"]})
+            + "\n"
+            for n in range(8)
+        )
+    )
+    with StubServer() as stub:
+        main(["-m", "engine=fake", f"question_path={folder / 'q.jsonl'}", "judge.model=stub",
+              f"workspace={folder / 'w'}", "judge=openai", f"judge.base_url={stub.url}",
+              "model=a,b,c"])  # fmt: skip
+    return folder / "w"
+
+
+@pytest.mark.runs
+def test_the_exit_code_of_a_gate(made, capsys):
+    line = ["report", "compare", "a", "b", f"workspace={made}"]
+    capsys.readouterr()
+    assert main([*line, "format=json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    low, high = found["all"]["ci_low"], found["all"]["ci_high"]
+    assert low < high
+    assert main([*line, "gate=20"]) == 0
+    assert "gate 20: not worse" in capsys.readouterr().out
+    inside = -(low + high) / 2
+    if inside < 0:  # a negative margin is no gate: turn the two round
+        line[2:4], low, high, inside = ["b", "a"], -high, -low, -inside
+    assert main([*line, f"gate={inside}"]) == 3
+    if -high > 0:
+        assert main([*line, f"gate={-high * 0.99}"]) == 1
+    assert main([*line, "gate=-1"]) == 2
+    assert main(["report", "compare", "*", "gate=1", f"workspace={made}"]) == 2
+    assert main(["report", "curve", "gate=1", f"workspace={made}"]) == 2
+    assert "gate=1 is of `report compare`" in capsys.readouterr().err
+
+
+@pytest.mark.runs
+def test_a_worse_model_ends_with_1(made, monkeypatch, capsys):
+    monkeypatch.setattr("mtbench_ray.reports.compare.gate", lambda total, margin: "worse")
+    assert main(["report", "compare", "a", "b", "gate=0.1", f"workspace={made}"]) == 1
+    assert "gate 0.1: worse" in capsys.readouterr().out
+
+
+@pytest.mark.runs
+@pytest.mark.parametrize("format", ["table", "markdown", "latex", "csv", "json"])
+def test_each_format_of_a_comparison_has_all_models(format, made, capsys):
+    for words in (["a", "b"], ["a", "b", "c"], ["[abc]"]):
+        capsys.readouterr()
+        assert main(["report", "compare", *words, f"format={format}", f"workspace={made}"]) == 0
+        assert capsys.readouterr().out
