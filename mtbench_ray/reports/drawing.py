@@ -134,7 +134,7 @@ def _letters(names: tuple[str, ...]) -> list[frozenset[int]]:
     from matplotlib.font_manager import FontProperties, fontManager, get_font
 
     return [
-        frozenset(get_font(fontManager.findfont(FontProperties([name]))).get_charmap())
+        frozenset(get_font(fontManager.findfont(FontProperties(family=[name]))).get_charmap())
         for name in names
     ]
 

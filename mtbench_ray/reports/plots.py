@@ -159,6 +159,8 @@ def _line(
         number: Chooses the style.
         shift: Moves it along the step axis.
     """
+    from matplotlib import rcParams
+
     colour = PALETTE[number % len(PALETTE)]
     style = {
         "color": colour,
@@ -174,7 +176,8 @@ def _line(
     (handle,) = axis.plot(steps, [mean for _, mean in means], **style)
     hollow = [p for p in points if _hollow(p, points)]
     axis.plot([p.step + shift for p in hollow], [p.mean for p in hollow],
-              **{**style, "linestyle": "none"}, markerfacecolor=axis.get_facecolor())  # fmt: skip
+              **{**style, "linestyle": "none"},
+              markerfacecolor=rcParams["axes.facecolor"])  # fmt: skip
     bars = [
         (p.step + shift, p.mean, p.mean - ends[0], ends[1] - p.mean)
         for p in points

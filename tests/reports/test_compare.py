@@ -48,34 +48,33 @@ def test_a_gate_is_decided_by_the_interval(low, high, margin, said):
 
 
 def test_samples_that_would_detect_a_difference_follow_from_the_parts_of_the_variance():
-    rng = np.random.default_rng(3)
-    question = rng.normal(0, 0.1, 40)
+    # 100 questions with differences of 2.5**0.5 to either side, and repeats 1 above and below
+    gaps = [2.5**0.5 * (-1) ** q for q in range(100)]
 
-    def repeats(shift, model):
-        return [
-            verdict(float(question[q] + shift + rng.normal()), q, sample=sample, model=model)
-            for q in range(40)
-            for sample in range(2)
-        ]
+    def repeats(values, model):
+        return valued(
+            [
+                verdict(value + move, q, sample=sample, model=model)
+                for q, value in enumerate(values)
+                for sample, move in enumerate((1, -1))
+            ]
+        )
 
-    a, b = repeats(0.2, "a"), repeats(0.0, "b")
-    pairs = paired(valued(a), valued(b))
+    pairs = paired(repeats(gaps, "a"), repeats([0.0] * 100, "b"))
     total = difference(pairs, OPTIONS)
-    wanted = total["detectable"] / 2
-    found = needed(pairs, total, wanted)
-    # nearly all of the spread is that of repeats: half the difference wants four times of them
-    assert found["samples_known"]
-    assert 7 <= found["samples"] <= 9
-    assert found["questions"] == 160
+    found = needed(pairs, total, total["detectable"] / 2)
+    # of the variance of the mean, 2.5 / 99, repeats are (2 / 2 + 2 / 2) / 100: a share of 0.792;
+    # half the difference wants a quarter of the variance: 0.208 + 0.792 / m = 0.25, m = 18.9
+    assert found == {"difference": total["detectable"] / 2, "questions": 400, "samples": 38,
+                     "samples_known": True}  # fmt: skip
     # without noise of repeats no number of them is enough
-    gaps = [value * 3 for value in question]
     pairs = paired(
         valued([verdict(g, q, sample=s, model="a") for q, g in enumerate(gaps) for s in (0, 1)]),
-        valued([verdict(0.0, q, sample=s, model="b") for q in range(40) for s in (0, 1)]),
+        valued([verdict(0.0, q, sample=s, model="b") for q in range(100) for s in (0, 1)]),
     )
     total = difference(pairs, OPTIONS)
     found = needed(pairs, total, total["detectable"] / 2)
-    assert (found["samples"], found["questions"]) == (None, 160)
+    assert (found["samples"], found["questions"]) == (None, 400)
 
 
 def test_few_questions_have_no_interval_and_say_so():
@@ -111,8 +110,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
     (folder / "q.jsonl").write_text(
         "".join(
-            json.dumps({"question_id": n, "category": "math", "turns": [f"How high is {n}?"]})
-            + "\n"
+            json.dumps({"question_id": n, "category": "math", "turns": [f"Is {n} high?"]}) + "\n"
             for n in range(8)
         )
     )

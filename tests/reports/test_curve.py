@@ -335,7 +335,7 @@ def test_a_pattern_says_where_run_and_step_are(pattern, name, run, step):
 
 
 def test_a_pattern_without_a_step_is_told():
-    with pytest.raises(UserError, match="must have one {step}"):
+    with pytest.raises(UserError, match=r"must have one \{step\}"):
         Naming("{run}")
 
 

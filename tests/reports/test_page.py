@@ -23,6 +23,7 @@ from stub_server import StubServer
 
 from mtbench_ray.cli.main import main
 from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.judges.pairwise import Pairwise
 from mtbench_ray.reports.page import page, render, view
 from mtbench_ray.reports.page.collect import collect
 from mtbench_ray.workspace.workspace import Workspace
@@ -334,6 +335,33 @@ def test_both_sides_of_a_match_are_shown(cli):
             assert one.judgment_id == two.judgment_id
             assert (one.value is None) == (two.value is None)
             assert one.value is None or one.value + two.value == 1
+
+
+@pytest.mark.runs
+def test_the_other_side_of_a_match_has_the_value_from_the_other_end_of_the_scale(cli, monkeypatch):
+    cli("-m", "model=a,b", "mode=pairwise-all")
+    monkeypatch.setattr(Pairwise, "scale", lambda self, view: (-1.0, 1.0))
+    with Workspace.open(cli.workspace, write=False) as workspace:
+        found = collect(workspace, ScoreOptions())
+    assert (found.graders[0].low, found.graders[0].high) == (-1.0, 1.0)
+    for item in found.items:
+        for one, two in zip(item.verdicts[0], item.verdicts[1], strict=True):
+            assert one.value + two.value == 0
+
+
+@pytest.mark.runs
+def test_comparisons_of_all_by_judges_of_one_label_are_in_the_table_of_their_own_judge(cli):
+    cli("-m", "model=a,b", "mode=pairwise-all")
+    cli("-m", "model=a,b", "mode=pairwise-all", "judge.temperature=0.5")
+    with Workspace.open(cli.workspace, write=False) as workspace:
+        found = collect(workspace, ScoreOptions())
+    assert len({grader.name for grader in found.graders}) == 2
+    assert [table.grader for table in found.tables] == [0, 1]
+    for table in found.tables:
+        assert sorted((row.name, found.models[row.model]) for row in table.rows) == [
+            ("a", "a"), ("b", "b"),
+        ]  # fmt: skip
+        assert all(row.cells[0].planned == 8 for row in table.rows)
 
 
 def test_answers_alone_can_be_browsed(cli):

@@ -101,7 +101,9 @@ def test_report_plots_writes_files_for_each_judge(cli, tmp_path):
     cli("-m", "model=a,b")
     assert cli.verb("report", "plots") == 0
     names = [line.rpartition("/")[2] for line in cli.out.splitlines()]
-    assert len(names) == 4, "two categories make no radar"
+    assert {name.rpartition("-")[2] for name in names} == {
+        f"{kind}.{end}" for kind in ("bars", "heatmap", "turns", "length") for end in ("png", "svg")
+    }, "two categories make no radar"
     assert all((cli.workspace / "plots" / name).is_file() for name in names)
     assert cli.verb("report", "plots", f"out={tmp_path / 'own'}") == 0
     assert sorted(path.name for path in (tmp_path / "own").iterdir()) == sorted(names)

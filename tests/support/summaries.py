@@ -9,8 +9,15 @@ FULL = {
     "scored": 160,
     "failed": {},
 }
-NONE = {"mean": None, "ci_low": None, "ci_high": None, "ci_method": "none: 4 questions, 5 are needed", "planned": 20, "scored": 0,
-        "failed": {"no_rating": 20}}  # fmt: skip
+NONE = {
+    "mean": None,
+    "ci_low": None,
+    "ci_high": None,
+    "ci_method": "none: 4 questions, 5 are needed",
+    "planned": 20,
+    "scored": 0,
+    "failed": {"no_rating": 20},
+}
 
 
 def summary(*models, average=FULL, categories=None):
