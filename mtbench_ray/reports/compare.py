@@ -52,7 +52,7 @@ Fields = Callable[[Evaluation], dict[str, Any]]
 EXIT_WORSE = 1
 """``gate=``: the first model is worse."""
 SHOWN_FLIPS = 5
-_START = 64
+_START = 44
 """Characters of an answer that are shown."""
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.models.discovery import step_of
 from mtbench_ray.reports.filters import Filter
 from mtbench_ray.reports.points import Naming, by_benchmark, collect, to_csv
 from mtbench_ray.reports.results import current, judged_alone
 from mtbench_ray.reports.tables import label
+from mtbench_ray.schema import Evaluation
 from mtbench_ray.workspace.filenames import safe_names
 from mtbench_ray.workspace.journal import replacing
 from mtbench_ray.workspace.workspace import Workspace
@@ -112,6 +114,11 @@ def report(
             temporary.write_bytes(content)
         print(folder / name)
     return EXIT_OK
+
+
+def has_curves(rows: Iterable[Evaluation]) -> bool:
+    """Whether the names of judged models have two steps or more."""
+    return len({step_of(row.model) for row in judged_alone(rows)} - {None}) > 1
 
 
 def wanted_steps(text: str) -> Callable[[float], bool]:

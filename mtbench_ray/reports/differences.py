@@ -15,7 +15,14 @@ from typing import Any
 
 from mtbench_ray.judges.base import Item, ScoreOptions
 from mtbench_ray.schema import Slot
-from mtbench_ray.stats import SIGN_FLIPS, Difference, detectable, holm, paired_difference
+from mtbench_ray.stats import (
+    SIGN_FLIPS,
+    Difference,
+    detectable,
+    holm,
+    paired_difference,
+    paired_differences,
+)
 
 LEVEL = 0.05
 """A difference is called one where p is below this and the 95% interval leaves out 0."""
@@ -70,9 +77,7 @@ def paired(a: Mapping[Hashable, Valued], b: Mapping[Hashable, Valued]) -> list[P
     return [Pair(one, b[key]) for key, one in a.items() if key in b]
 
 
-def difference(
-    pairs: Sequence[Pair], options: ScoreOptions, flips: int = SIGN_FLIPS
-) -> dict[str, Any]:
+def difference(pairs: Sequence[Pair], options: ScoreOptions) -> dict[str, Any]:
     """Mean difference with interval, p-value and the smallest one that could be found."""
     found = paired_difference(
         [pair.a.mean for pair in pairs],
@@ -80,7 +85,6 @@ def difference(
         [pair.a.slot.group for pair in pairs],
         resamples=options.resamples,
         seed=options.seed,
-        flips=flips,
     )
     return _json(found)
 
@@ -213,20 +217,22 @@ def ranking(models: Mapping[str, Mapping[Hashable, Valued]], options: ScoreOptio
         for key in next(iter(models.values()))
         if all(key in values for values in models.values())
     ]
-    means = {
-        name: statistics.fmean(values[key].mean for key in shared) if shared else None
-        for name, values in models.items()
-    }
+    rows = {name: [values[key].mean for key in shared] for name, values in models.items()}
+    means = {name: statistics.fmean(mine) if mine else None for name, mine in rows.items()}
     order = sorted(
         models, key=lambda name: -math.inf if means[name] is None else -(means[name] or 0)
     )
     count = len(order) * (len(order) - 1) // 2
     flips = max(SIGN_FLIPS, 100 * count)
-    pairs = [
-        {"a": a, "b": b}
-        | difference([Pair(models[a][key], models[b][key]) for key in shared], options, flips)
-        for a, b in combinations(order, 2)
-    ]
+    places = list(combinations(order, 2))
+    found = paired_differences(
+        [[x - y for x, y in zip(rows[a], rows[b], strict=True)] for a, b in places],
+        [models[order[0]][key].slot.group for key in shared],
+        resamples=options.resamples,
+        seed=options.seed,
+        flips=flips,
+    )
+    pairs = [{"a": a, "b": b} | _json(one) for (a, b), one in zip(places, found, strict=True)]
     for pair, p in zip(pairs, holm([pair["p_value"] for pair in pairs]), strict=True):
         pair["p_holm"] = p
     best = order[0]

@@ -209,7 +209,12 @@ def report(
         if kind == "judges":
             return judges.report(names, results, rows, format, out)
         if kind == "plots":
-            return pictures.report(results, rows, out)
+            code = pictures.report(results, rows, out)
+            if curve.has_curves(rows):
+                folder = out or str(workspace.root / "plots")
+                curve.report(workspaces, error="ci95", by="both", out=folder, options=options,
+                             only=only)  # fmt: skip
+            return code
         return parts.report(results, rows, by, format)
 
 

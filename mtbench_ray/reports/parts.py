@@ -260,7 +260,11 @@ def _print_group(
     compared = any(row[""]["difference"] for row in cells.values())
     headers = ["model", *names[:-1], "rank", "all", "95% interval"]
     headers += [part_header(last, name) for name in columns]
-    headers += [f"{columns[-1]} minus {columns[0]}", "95% interval", "its std"] * compared
+    headers += [
+        f"{part_header(last, columns[-1])} minus {columns[0]}",
+        "95% interval",
+        "its std",
+    ] * compared
     headers += [group[0].grader.scored, "failed"]
     table = []
     order = {name: at for at, name in enumerate(_best_first(cells))}
@@ -339,14 +343,16 @@ def _print_answers(results: Results, rows: Sequence[Evaluation], format: str) ->
             f"{line['answered']}/{line['planned']}",
             reasons(line["failed"]),
             "n/a" if line["truncated"] is None else str(line["truncated"]),
-            str(line["output_tokens"]),
+            "n/a" if imported else str(line["output_tokens"]),
             number(line["output_tokens_per_s"], 0),
-            number(line["seconds_per_answer"], 1),
+            "n/a" if imported else number(line["seconds_per_answer"], 1),
             number(line["engine_start_s"], 1),
             number(line["peak_gpu_memory_gb"], 1),
             *(number((line["thinking_compliance_by_turn"] or {}).get(turn), 3) for turn in turns),
         ]
         for line in lines
+        # Imported answers say neither.
+        for imported in [line["truncated"] is None]
     ]
     if folder:
         print("\n".join(said([f"…/ is {folder}"], format)) + "\n")
