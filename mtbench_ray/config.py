@@ -354,7 +354,7 @@ class ReportConfig:
     """How results are shown."""
 
     format: str = "table"
-    """``table``, ``json`` or ``markdown``."""
+    """``table``, ``json``, ``markdown``, ``csv`` or ``latex``."""
     resamples: int = 2000
     """Bootstrap resamples of the intervals."""
     seed: int = 0

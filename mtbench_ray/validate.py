@@ -32,7 +32,7 @@ _WORDS = {
     "engine.hot_swap": ("auto", "off", "verify"),
     "engine.next_weights": ("auto", "device", "host", "files"),
     "cluster.ray": ("auto", "always"),
-    "report.format": ("table", "json", "markdown"),
+    "report.format": ("table", "json", "markdown", "csv", "latex"),
 }
 """Settings that take one of a few words."""
 _SWITCH = {"on": "on", "true": "on", "yes": "on", "off": "off", "false": "off", "no": "off"}

@@ -63,44 +63,64 @@ examples:
   python -m mtbench_ray plan model=smollm2-135m judge=local limit=8 show=1
 """,
     "report": """\
-usage: python -m mtbench_ray report [key=value ...]
-       python -m mtbench_ray report agreement JUDGE JUDGE-or-votes.json [key=value ...]
-       python -m mtbench_ray report compare MODEL MODEL ... [key=value ...]
-       python -m mtbench_ray report judges [JUDGE ...] [key=value ...]
-       python -m mtbench_ray report curve [key=value ...]
-       python -m mtbench_ray report plots [workspace=DIR] [out=DIR]
-       python -m mtbench_ray report html [workspace=DIR] [out=FILE]
+usage: python -m mtbench_ray report [KIND] [key=value ...]
 
-Print the scores of a workspace, how far judges agree or how models differ; draw curves over
-training steps, or all plots that the scores allow; write one HTML file to browse. Nothing is run.
+Print the scores of a workspace (no KIND), or one of these. Nothing is run.
+  agreement JUDGE JUDGE-or-votes.json    how far two judges, or a judge and people, agree
+  compare MODEL MODEL ...                are they different? (`report compare --help`)
+  judges [JUDGE ...]                     all judges: agreement, bias, Bradley-Terry strengths
+  curve, plots, html                     files: over training steps (`report curve --help`), all
+                                         plots that the scores allow, one page to browse
 
   workspace=DIR         default: results; given several times they are read as one
   format=FORMAT         table (the default), json, markdown, csv or latex
   model=P judge=P       only rows whose model, judge, benchmark or mode fits a pattern
   benchmark=P mode=P    (*, ? and [...] as for files)
   category=P,P          only verdicts of these categories count
-  by=PART               the table: by=turn, by=category or both (by=category,turn), with ranks and
-                        the change from the first part to the last; by=answers: speed and memory
+  by=PART               the table: turn, category or both (by=category,turn), with ranks and the
+                        change within a question; by=answers: speed, memory, thinking
   parity=fastchat       FastChat's own parsing and aggregation (default: safe)
-  resamples=N seed=N    the bootstrap of the intervals (default: 2000 and 0)
-  gate=POINTS           compare NEW OLD: the exit code is 0 where NEW is not worse than OLD by so
-                        many points (the 95% interval lies above), 1 where it is, 3 where that
-                        cannot be told; under several judges the worst of them
-  detect=POINTS         compare: how many questions or samples would detect such a difference
-  error=ERROR by=PART   curves; error bars: ci95 (the default), sem, std, repeats or none;
-                        pictures: both (the default), all, category, turn or benchmark
-  steps=LIST            curves: 100,500-1000,2000-
-  name_pattern=TEXT     curves: how names hold run and step, as '{run}/it{step}*'
+  resamples=N seed=N    the bootstrap of the intervals (default: 2000 and 0); below five questions
+                        there is none: so few say nothing of others
   out=PATH              where the files go (default: curve, plots, report.html in the workspace)
-
-Below five questions no interval and no p is shown: so few say nothing of others.
 
 examples:
   python -m mtbench_ray report format=markdown
   python -m mtbench_ray report 'model=*step_*' judge=gpt-4o category=math,coding
+""",
+    "compare": """\
+usage: python -m mtbench_ray report compare MODEL MODEL ... [key=value ...]
+
+Compare models question by question under each judge: difference, 95% interval, permutation test,
+by category (Holm-corrected), what could be detected, and the largest flips. Of more than two models,
+or patterns of names: each two, Holm-corrected, and those that the best cannot be told from.
+
+  gate=POINTS           of NEW OLD: the exit code is 0 where NEW is not worse than OLD by so many
+                        points (the 95% interval lies above), 1 where it is, 3 where that cannot be
+                        told; under several judges the worst of these
+  detect=POINTS         how many questions or samples would detect such a difference
+  workspace=, format=, model=, judge=, category=, benchmark=, mode=, ...: as of `report`
+
+examples:
   python -m mtbench_ray report compare ckpt/step=100 ckpt/step=200 workspace=out
   python -m mtbench_ray report compare new old judge=gpt-4o gate=0.1
-  python -m mtbench_ray report by=category,turn format=csv
+""",
+    "curve": """\
+usage: python -m mtbench_ray report curve [key=value ...]
+
+Draw score against training step, as PNG, SVG and CSV. Each run is a line.
+
+  error=ERROR           error bars: ci95 (the default), sem, std, repeats or none
+  by=PART               pictures: both (the default: all and category), all, category, turn, benchmark
+  steps=LIST            only these: 100,500-1000,2000-
+  name_pattern=TEXT     how names hold run and step: '{run}/it{step}*'
+  workspace=DIR         may be given several times; each is lines of its own
+  out=DIR               default: curve in the first workspace
+  model=, judge=, category=, benchmark=, mode=: as of `report`
+
+examples:
+  python -m mtbench_ray report curve workspace=out
+  python -m mtbench_ray report curve 'model=*run_a*' steps=1000- by=turn
 """,
     "view": """\
 usage: python -m mtbench_ray view [workspace=DIR] [port=N]

@@ -60,7 +60,7 @@ def dispatch(args: list[str]) -> int:
         return EXIT_OK
     if not args or args[0] == "help" or {"--help", "-h"} & set(args):
         asked = [arg for arg in args if arg in HELP]
-        print(HELP[asked[0]] if asked else USAGE)
+        print(HELP[asked[-1]] if asked else USAGE)
         return EXIT_OK if args else EXIT_USAGE
     if args[0] in verbs:
         return verbs[args[0]](args[1:])
