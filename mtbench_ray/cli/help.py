@@ -92,7 +92,7 @@ examples:
 usage: python -m mtbench_ray report compare MODEL MODEL ... [key=value ...]
 
 Compare models question by question under each judge: difference, 95% interval, permutation test,
-by category (Holm-corrected), what could be detected, and the largest flips. Of more than two models,
+by category (Holm-corrected), what it could detect, and the largest flips. Of more than two models,
 or patterns of names: each two, Holm-corrected, and those that the best cannot be told from.
 
   gate=POINTS           of NEW OLD: the exit code is 0 where NEW is not worse than OLD by so many
@@ -111,7 +111,7 @@ usage: python -m mtbench_ray report curve [key=value ...]
 Draw score against training step, as PNG, SVG and CSV. Each run is a line.
 
   error=ERROR           error bars: ci95 (the default), sem, std, repeats or none
-  by=PART               pictures: both (the default: all and category), all, category, turn, benchmark
+  by=PART               pictures: both (all and category), all, category, turn or benchmark
   steps=LIST            only these: 100,500-1000,2000-
   name_pattern=TEXT     how names hold run and step: '{run}/it{step}*'
   workspace=DIR         may be given several times; each is lines of its own
