@@ -144,10 +144,21 @@ def test_the_exit_code_of_a_gate(made, capsys):
 
 
 @pytest.mark.runs
-def test_a_worse_model_ends_with_1(made, monkeypatch, capsys):
-    monkeypatch.setattr("mtbench_ray.reports.compare.gate", lambda total, margin: "worse")
-    assert main(["report", "compare", "a", "b", "gate=0.1", f"workspace={made}"]) == 1
+def test_a_worse_model_ends_with_1(stub, tmp_path, capsys):
+    questions = tmp_path / "questions.jsonl"
+    rows = ({"question_id": n, "category": "own", "turns": [f"Say {n}."]} for n in range(8))
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for model, rating in (("old", 9), ("new", 3)):
+        stub.script.text = f"Rating: [[{rating}]]"
+        line = ["engine=fake", "judge=openai", "judge.model=stub", f"judge.base_url={stub.url}",
+                f"question_path={questions}", f"workspace={tmp_path}/work"]  # fmt: skip
+        assert main([f"model={model}", *line]) == 0
+    capsys.readouterr()
+    gate = ["gate=0.1", f"workspace={tmp_path}/work"]
+    assert main(["report", "compare", "new", "old", *gate]) == 1
     assert "gate 0.1: worse" in capsys.readouterr().out
+    assert main(["report", "compare", "old", "new", *gate]) == 0
+    assert "gate 0.1: not worse" in capsys.readouterr().out
 
 
 @pytest.mark.runs
