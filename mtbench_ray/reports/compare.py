@@ -21,6 +21,14 @@ from mtbench_ray.planning.evaluations import (
     named,
 )
 from mtbench_ray.reports import differences
+from mtbench_ray.reports.compare_text import (
+    comparison_text,
+    csv_lines,
+    p_text,
+    plain,
+    ranking_text,
+    short_names,
+)
 from mtbench_ray.reports.differences import (
     LEVEL,
     Pair,
@@ -30,20 +38,11 @@ from mtbench_ray.reports.differences import (
     needed,
     paired,
     ranking,
-    told_apart,
     valued,
 )
 from mtbench_ray.reports.results import Results, answer_ids, in_order
 from mtbench_ray.reports.tables import (
-    MARK,
-    common_folder,
     grid,
-    interval,
-    label,
-    no_interval_note,
-    number,
-    said,
-    short,
 )
 from mtbench_ray.schema import Evaluation, QuestionId, Slot
 
@@ -121,10 +120,10 @@ def report(
     if format == "json":
         print(json.dumps(found, indent=1))
     elif format == "csv":
-        lines = [line for one in found for line in _csv_lines(one)]
-        print(grid(list(lines[0]), [list(map(_plain, line.values())) for line in lines], "csv"))
+        lines = [line for one in found for line in csv_lines(one)]
+        print(grid(list(lines[0]), [list(map(plain, line.values())) for line in lines], "csv"))
     else:
-        print("\n\n".join(_text(item, format) for item in found))
+        print("\n\n".join(comparison_text(item, format) for item in found))
     return _exit_code([one["gate"]["verdict"] for one in found if one["gate"]])
 
 
@@ -226,50 +225,9 @@ def _print_ranking(
             for one in found
             for pair in one["pairs"]
         ]
-        print(grid(list(lines[0]), [list(map(_plain, line.values())) for line in lines], "csv"))
+        print(grid(list(lines[0]), [list(map(plain, line.values())) for line in lines], "csv"))
     else:
-        print("\n\n".join(_ranking_text(one, format) for one in found))
-
-
-def _ranking_text(found: Mapping[str, Any], format: str) -> str:
-    names = [model["model"] for model in found["models"]]
-    folder = common_folder(names)
-    best = [
-        [short(one["model"], folder), number(one["mean"]), "yes" if one["model"] in
-         found["with_best"] else "no"]
-        for one in found["models"]
-    ]  # fmt: skip
-    cells = [
-        [
-            short(pair["a"], folder),
-            short(pair["b"], folder),
-            _signed(pair["mean"]),
-            interval(pair),
-            _p(pair["p_value"]),
-            _p(pair["p_holm"]),
-            "yes" if told_apart(pair) else "no",
-        ]
-        for pair in found["pairs"]
-    ]
-    head = [f"{MARK} is {label(folder)}"] * bool(folder)
-    head.append(f"judge {label(found['judge'])}, {found['models'][0]['n_turns']} items of all")
-    notes = [
-        "best: the best one, and those that it cannot be told from",
-        f"p, Holm: corrected for {len(cells)} pairs; apart: below {LEVEL:g}",
-        no_interval_note(found["pairs"]),
-        *map(label, found["notes"]),
-    ]
-    tables = [
-        grid(["model", "mean", "best"], best, format),
-        grid(["model", "minus", "difference", "95% interval", "p", "p, Holm", "apart"], cells,
-             format),
-    ]  # fmt: skip
-    return _joined(head, tables, [note for note in notes if note], format)
-
-
-def _joined(head: Sequence[str], blocks: Sequence[str], notes: Sequence[str], format: str) -> str:
-    top, below = said(head, format), "\n".join(said(notes, format))
-    return "\n\n".join(block for block in (*top, *blocks, below) if block)
+        print("\n\n".join(ranking_text(one, format) for one in found))
 
 
 def _pairs(
@@ -326,7 +284,7 @@ def compare(
         notes.append("questions, references or judge prompts are not the same for both")
     if a.demo or b.demo:
         notes.append("demo judge: not comparable")
-    short_a, short_b = _names(a.model, b.model)
+    short_a, short_b = short_names(a.model, b.model)
     return {
         "a": a.model,
         "b": b.model,
@@ -378,7 +336,7 @@ def verdict(a: str, b: str, total: Mapping[str, Any]) -> str:
     better, worse = (a, b) if total["mean"] > 0 else (b, a)
     return (
         f"{better} is better than {worse} by {abs(total['mean']):.2f} points on {questions}"
-        f" (p {'= ' * (total['p_value'] >= 0.001)}{_p(total['p_value'])})"
+        f" (p {'= ' * (total['p_value'] >= 0.001)}{p_text(total['p_value'])})"
     )
 
 
@@ -408,101 +366,3 @@ def _find(word: str, models: Mapping[str, Sequence[Evaluation]]) -> str:
 
 def _is_id(word: str, row: Evaluation) -> bool:
     return len(word) >= 6 and row.evaluation_id.startswith(word)
-
-
-def _text(found: Mapping[str, Any], format: str) -> str:
-    rows = [("all", found["all"]), *found["categories"].items()]
-    cells = [
-        [
-            name,
-            _signed(item["mean"]),
-            interval(item),
-            _p(item["p_value"]),
-            _p(item["p_holm"]) if "p_holm" in item else "",
-            number(item["detectable"]),
-            number(item["n_questions"], 0),
-            number(item["n_turns"], 0),
-        ]
-        for name, item in rows
-    ]
-    headers = ["", "difference", "95% interval", "p", "p, Holm", "detectable", "questions", "turns"]
-    a, b = _names(found["a"], found["b"])
-    head = [f"{a} minus {b}, judge {label(found['judge'])}"]
-    if folder := common_folder([found["a"], found["b"]]):
-        head.insert(0, f"{MARK} is {label(folder)}")
-    notes = [label(note) for note in found["notes"]]
-    if len(found["categories"]) > 1:
-        notes.append(f"p, Holm: corrected for {len(found['categories'])} categories")
-    notes.append("interval and p: paired, over whole questions")
-    notes.append("detectable: the smallest difference found with 80% power")
-    notes.append(no_interval_note(item for _, item in rows))
-    blocks = [grid(headers, cells, format)]
-    verdicts = [found["verdict"]]
-    if found["gate"]:
-        margin, verdict = found["gate"]["margin"], found["gate"]["verdict"]
-        verdicts.append(f"gate {margin:g}: {verdict}")
-    if found["needed"]:
-        verdicts.append(_needed_text(found["needed"]))
-    blocks.append("\n".join(said(verdicts, format)))
-    if found["flips"]:
-        blocks.append(_flips_table(found["flips"], a, b, format))
-    return _joined(head, blocks, [note for note in notes if note], format)
-
-
-def _needed_text(found: Mapping[str, Any]) -> str:
-    """What would detect a difference, in one line."""
-    if found["questions"] is None:
-        return f"to detect {found['difference']:g}: cannot be told from so few questions"
-    samples = found["samples"]
-    if samples is None:
-        by_samples = "no number of samples is enough"
-    elif found["samples_known"]:
-        by_samples = f"or {samples} samples of each answer"
-    else:
-        by_samples = f"or at least {samples} samples of each answer (sampling.samples={samples})"
-    return f"to detect {found['difference']:g}: {found['questions']} questions, {by_samples}"
-
-
-def _flips_table(found: Sequence[Mapping[str, Any]], a: str, b: str, format: str) -> str:
-    headers = ["question", "turn", "category", a, b, f"{a} answers", f"{b} answers"]
-    return grid(
-        headers,
-        [
-            [
-                str(one["question_id"]),
-                f"{one['turn']}{' ' * bool(one['criterion'])}{one['criterion']}",
-                one["category"],
-                number(one["a"]),
-                number(one["b"]),
-                one["answer_a"] or "n/a",
-                one["answer_b"] or "n/a",
-            ]
-            for one in found
-        ],
-        format,
-    )
-
-
-def _csv_lines(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    who = {name: found[name] for name in ("a", "b", "judge")}
-    parts = {"all": found["all"] | {"p_holm": None}, **found["categories"]}
-    return [who | {"part": name} | item for name, item in parts.items()]
-
-
-def _plain(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def _signed(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:+.2f}"
-
-
-def _names(*models: str) -> list[str]:
-    folder = common_folder(models)
-    return [short(model, folder) for model in models]
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return "n/a"
-    return f"{value:.3f}" if value >= 0.001 else "below 0.001"

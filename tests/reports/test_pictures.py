@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from mtbench_ray.reports import pictures
-from mtbench_ray.reports.page.collect import Cell, Column, Grader, Table, TableRow
+from mtbench_ray.reports.score_tables import Cell, Column, Grader, Table, TableRow
 
 pytest.importorskip("matplotlib")
 

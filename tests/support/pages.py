@@ -1,15 +1,7 @@
 """Contents of a page made by hand, with every kind of row and texts that mean harm."""
 
-from mtbench_ray.reports.page.collect import (
-    Cell,
-    Column,
-    Contents,
-    Grader,
-    Item,
-    Table,
-    TableRow,
-    Verdict,
-)
+from mtbench_ray.reports.page.contents import Contents, Item, Verdict
+from mtbench_ray.reports.score_tables import Cell, Column, Grader, Table, TableRow
 from mtbench_ray.schema import Judgment, Turn
 
 HOSTILE = [

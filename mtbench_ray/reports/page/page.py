@@ -19,7 +19,7 @@ from importlib import resources
 from typing import Any
 
 from mtbench_ray.reports.page import render
-from mtbench_ray.reports.page.collect import Contents, Item, Verdict
+from mtbench_ray.reports.page.contents import Contents, Item, Verdict
 from mtbench_ray.schema import Judgment, Turn
 
 _UNSAFE = re.compile("[<>&\u2028\u2029]")
