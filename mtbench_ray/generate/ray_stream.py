@@ -39,6 +39,7 @@ from mtbench_ray.generate.actor_failures import (
     node_is_lost,
 )
 from mtbench_ray.generate.cluster import gpus_of_engine, needs_ray
+from mtbench_ray.generate.engine_logs import EngineLog, engine_logs
 from mtbench_ray.generate.shards import shard_from_json, shard_to_json
 from mtbench_ray.generate.worker import ShardWorker
 from mtbench_ray.schema import EngineEvent, Turn, decode, encode
@@ -129,10 +130,11 @@ def _whereabouts() -> dict[str, Any]:
 
 def stream(
     shards: Sequence[Shard], replicas: int, cluster: ClusterConfig, stop: threading.Event
-) -> Iterator[Output | Lost]:
+) -> Iterator[Output | Lost | EngineLog]:
     """Answers of all shards as they come; ends early once ``stop`` is set.
 
-    What was under way in an engine process that died comes out as :class:`Lost`.
+    What was under way in an engine process that died comes out as :class:`Lost`, and the engines'
+    logs at the end.
 
     Raises:
         NeverBegan: No engine began; the same stream may be started again.
@@ -150,7 +152,7 @@ def stream(
 
 def _stream_ray(
     shards: Sequence[Shard], replicas: int, cluster: ClusterConfig, stop: threading.Event
-) -> Iterator[Output | Lost]:
+) -> Iterator[Output | Lost | EngineLog]:
     gpus = gpus_of_engine(shards[0].engine, cluster)
     dataset = _graph(shards, replicas, gpus)
     rows: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
@@ -164,36 +166,41 @@ def _stream_ray(
                 rows.put(row)
 
     at_work: dict[int, dict[str, Any]] = {}
-    seen: set[str] = set()
-    with TaskErrors() as errors, contextlib.ExitStack() as ending:
-        ending.callback(end_actors, seen)
-        ending.enter_context(_Releasing(dataset, stop))
-        start_thread("rows", pull, ended=rows.put)
-        watch = NodeWatch(cluster.lost_wait_s, gpus)
-        row: dict[str, Any] | BaseException | None = None
-        while not stop.is_set():
-            try:
-                row = rows.get(timeout=0.5)
-            except queue.Empty:
-                watch.check()
-                continue
-            watch.heard()
-            if row is None or isinstance(row, BaseException):
-                break
-            index, kind = int(row["shard"]), row["kind"]
-            if kind == "begin":
-                at_work[index] = json.loads(row["row"])
-                seen.add(at_work[index]["actor"])
-            elif kind == "end":
-                at_work.pop(index, None)
-            elif kind == "fault":
-                raise RuntimeError(f"a fault of this program in an engine actor:\n{row['row']}")
-            else:
-                for is_turn, text in json.loads(row["row"]):
-                    fields = json.loads(text)
-                    yield decode(Turn, fields) if is_turn else decode(EngineEvent, fields)
+    seen: dict[str, dict[str, Any]] = {}
+    try:
+        with TaskErrors() as errors, contextlib.ExitStack() as ending:
+            ending.callback(end_actors, seen)
+            ending.enter_context(_Releasing(dataset, stop))
+            start_thread("rows", pull, ended=rows.put)
+            watch = NodeWatch(cluster.lost_wait_s, gpus)
+            row: dict[str, Any] | BaseException | None = None
+            while not stop.is_set():
+                try:
+                    row = rows.get(timeout=0.5)
+                except queue.Empty:
+                    watch.check()
+                    continue
+                watch.heard()
+                if row is None or isinstance(row, BaseException):
+                    break
+                index, kind = int(row["shard"]), row["kind"]
+                if kind == "begin":
+                    at_work[index] = json.loads(row["row"])
+                    seen[at_work[index]["actor"]] = at_work[index]
+                elif kind == "end":
+                    at_work.pop(index, None)
+                elif kind == "fault":
+                    raise RuntimeError(f"a fault of this program in an engine actor:\n{row['row']}")
+                else:
+                    for is_turn, text in json.loads(row["row"]):
+                        fields = json.loads(text)
+                        yield decode(Turn, fields) if is_turn else decode(EngineEvent, fields)
+    except Exception:
+        yield from engine_logs(seen.values())
+        raise
     if stop.is_set():
         return
+    yield from engine_logs(seen.values())
     for index, where in at_work.items():
         yield Lost(shards[index], last_words(where, errors.words), node_is_lost(where["node"]))
     if isinstance(row, BaseException):
@@ -287,7 +294,7 @@ def _graph(shards: Sequence[Shard], replicas: int, gpus: int) -> Any:
 
 def _stream_here(
     shards: Sequence[Shard], replicas: int, stop: threading.Event
-) -> Iterator[Output | Lost]:
+) -> Iterator[Output | Lost | EngineLog]:
     """The same workers in threads of this process: an endpoint needs no actor and no start."""
     todo: queue.SimpleQueue[Shard] = queue.SimpleQueue()
     for shard in shards:

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mtbench_ray.endpoint.served import ServedModels
@@ -37,6 +38,7 @@ from mtbench_ray.generate.cluster import (
 )
 from mtbench_ray.generate.conversation import failed_turn
 from mtbench_ray.generate.crash_retry import CrashRetries, GivenUp
+from mtbench_ray.generate.engine_logs import EngineLog
 from mtbench_ray.generate.head_watch import HeadWatch
 from mtbench_ray.generate.ray_stream import Lost, NeverBegan
 from mtbench_ray.generate.shards import Work, make_shards, with_shares
@@ -149,6 +151,7 @@ class Session:
             self.workspace,
             quiet=self.config.quiet,
         )
+        self._logs = Path("runs") / self.record.run_id / "logs"
         self.judges = Judges(
             self.views,
             self.board,
@@ -201,6 +204,7 @@ class Session:
         )
         verdicts = len(requests) + (len(self.board.unnamed) if work else 0)
         for line in overview(self.jobs, turns=turns, verdicts=verdicts, gpus=gpus):
+            self.progress.said.append(line)
             print(line, file=sys.stderr)
 
     # The loop -----------------------------------------------------------------------------
@@ -285,6 +289,8 @@ class Session:
             pending = {unit.answer_id for item in self._missing() for unit in item.units}
             self._crash_retries.note(event, pending)
             self._note(f"an engine of {event.shard.model.label} crashed: {event.words}")
+        elif isinstance(event, EngineLog):
+            self.workspace.write_text(self._logs / event.name, event.text)
         elif isinstance(event, ServerNews):
             self.judges.hear(event)
         elif isinstance(event, _Ended):
@@ -427,6 +433,8 @@ class Session:
                 self._handle(self._events.get())
             self.judges.announce()
             self.record.notes += self.judges.notes
+            # A pod's or a job's own log may be gone with it.
+            self.workspace.write_text(self._logs / "console.log", "\n".join(self.progress.said))
         finally:
             self._end_ray()
             self.timeline.close()
