@@ -45,9 +45,6 @@ from mtbench_ray.generate.worker import ShardWorker
 from mtbench_ray.schema import EngineEvent, Turn, decode, encode
 from mtbench_ray.system.threads import start_thread
 
-LOGS = " (logs of the engines: /tmp/ray/session_latest/logs on their nodes)"
-"""Where the whole story is when a stream failed."""
-
 
 @dataclass(frozen=True)
 class Lost:

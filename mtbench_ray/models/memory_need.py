@@ -47,6 +47,11 @@ class MemoryNeed:
         each = (self.weights_gb + self.cache_gb) / self.cards + _ENGINE_GB
         return next((card for card in CARDS_GB if card * _USABLE * share >= each), None)
 
+    def at_once(self, card_gb: float, share: float = 0.9) -> int:
+        """Conversations that fill their window and have room at once on such cards; 0: no fit."""
+        room = (card_gb * _USABLE * share - _ENGINE_GB) * self.cards - self.weights_gb
+        return max(0, math.floor(room / self.cache_gb))
+
 
 def need(
     config: Mapping[str, Any],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mtbench_ray.engines.vllm.arguments import GPU_SEQUENCES
 from mtbench_ray.models.chat_template import context_window, load_template
 from mtbench_ray.models.checkpoint import locate, read_json
 from mtbench_ray.models.layout import load_layout

@@ -345,7 +345,9 @@ class Session:
         reason = str(event.error).strip() or type(event.error).__name__
         # The whole text, often a remote traceback, is in the run record.
         self.record.notes.append(f"answers: {reason}")
-        where = pipeline.LOGS if needs_ray(self.config.engine, self.config.cluster) else ""
+        where = ""
+        if needs_ray(self.config.engine, self.config.cluster):
+            where = f" (logs of the engines: {self.workspace.root / self._logs})"
         self.progress.message(f"answers stopped: {reason.splitlines()[-1]}{where}")
 
     def _note(self, text: str) -> None:
