@@ -17,7 +17,20 @@ WANTED = len(QUESTIONS) * 4 * 2
 @pytest.fixture
 def cluster():
     with LocalCluster(jobs=False) as nodes:
+        settled(nodes)
         yield nodes
+
+
+def settled(cluster):
+    """One after the other: raylets of one machine that start at once disturb each other."""
+    log = cluster.folder / f"start-{len(cluster.nodes) - 1}.log"
+    until(lambda: "Ray runtime started" in log.read_text(), timeout=120)
+
+
+def add_node(cluster):
+    node = cluster.add_node(gpus=1)
+    settled(cluster)
+    return node
 
 
 @pytest.fixture
@@ -72,14 +85,14 @@ def kept(work, judge):
 
 
 def test_one_of_two_nodes_is_lost(cluster, judge, start, tmp_path):
-    nodes = [cluster.add_node(gpus=1), cluster.add_node(gpus=1)]
+    nodes = [add_node(cluster), add_node(cluster)]
     run = start(2)
     cluster.kill_node(nodes[0])
     all_done(run, tmp_path / "work", judge)
 
 
 def test_the_only_node_is_lost_and_a_new_one_goes_on(cluster, judge, start, tmp_path):
-    node = cluster.add_node(gpus=1)
+    node = add_node(cluster)
     run = start(1)
     cluster.kill_node(node)
     time.sleep(2)
@@ -88,7 +101,7 @@ def test_the_only_node_is_lost_and_a_new_one_goes_on(cluster, judge, start, tmp_
 
 
 def test_the_only_node_is_lost_for_good(cluster, judge, start, tmp_path):
-    node, work = cluster.add_node(gpus=1), tmp_path / "work"
+    node, work = add_node(cluster), tmp_path / "work"
     run = start(1, "cluster.lost_wait_s=10")
     cluster.kill_node(node)
     began = time.monotonic()
@@ -101,7 +114,7 @@ def test_the_only_node_is_lost_for_good(cluster, judge, start, tmp_path):
 
 def test_the_head_is_lost(cluster, judge, start, tmp_path):
     """Its machine; where its GCS alone was killed the run's end is the same."""
-    cluster.add_node(gpus=1)
+    add_node(cluster)
     run = start(1, "cluster.lost_wait_s=5")
     cluster.kill_node(cluster.nodes[0])
     began = time.monotonic()
