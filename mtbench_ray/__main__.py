@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import NoReturn
+
+from mtbench_ray.system.leaving import leave
 
 
 def main() -> None:
@@ -12,20 +13,12 @@ def main() -> None:
     try:
         from mtbench_ray.cli.main import main as run
     except KeyboardInterrupt:  # a signal while Python is still importing
-        _leave(130)
+        leave(130)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal without Unicode shows ? for what it cannot.
             stream.reconfigure(errors="replace")
-    _leave(run(sys.argv[1:]))
-
-
-def _leave(code: int) -> NoReturn:
-    # CPython remembers an interrupt that went through exec() of a text (dataclasses are made so,
-    # while modules are imported), and would end the process by the signal whatever its exit code.
-    # The next such exec forgets it.
-    exec("")
-    sys.exit(code)
+    leave(run(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -347,6 +347,9 @@ class ClusterConfig:
     and waited for. Without it a cluster that has no GPU yet runs engines on CPUs."""
     wait_s: float = 30.0
     """Seconds to wait for nodes of a growing cluster before need and have are compared."""
+    lost_wait_s: float = 120.0
+    """Seconds to wait, once nodes are lost in mid-run, for others that have room for an engine. At
+    most 40 of them for the cluster's head: Ray ends a run that has none for a minute."""
 
 
 @dataclass

@@ -6,6 +6,8 @@
 - ``fail_start``, ``fail_start_fatal``: words of a start that fails; ``fail_start_once`` likewise,
   but the next start in this process works.
 - ``slow_start``: seconds.
+- ``log``: a line for standard error.
+- ``asks_for_gpus``: Ray places the engine as a real one; see ``generate/cluster.py``.
 - ``die_on``, ``hang_on``: questions that take the engine down, each time; ``die_once_on``,
   ``hang_once_on``: the first time in this process.
 - ``die_at_turn``: the turn at which these do so (1).
@@ -23,6 +25,7 @@ import asyncio
 import os
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -80,6 +83,8 @@ class FakeEngine:
         engine = cls(model, config)
         faults = engine._faults
         await asyncio.sleep(faults.get("slow_start", 0.0))
+        if "log" in faults:
+            print(faults["log"], file=sys.stderr, flush=True)
         for name in ("fail_start", "fail_start_fatal", "fail_start_once"):
             if name in faults and not (name.endswith("once") and _again(model.label + name)):
                 await engine.stop()

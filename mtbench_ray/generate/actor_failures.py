@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 
 from mtbench_ray.errors import EngineFault
 
-NO_ENGINE_S = 120.0
-"""After the loss of a node: seconds in which nobody works until the stream is given up."""
+ACTOR_CPUS = 0.1
+"""Of an engine actor, as Ray counts: it takes what the machine has."""
 _LAST_LINES = 3
 
 
@@ -57,13 +58,21 @@ def end_actors(actor_ids: Collection[str]) -> None:
                 ray.kill(found)
 
 
-class NodeWatch:
-    """Ends a stream that can bring nothing more: a node is gone, and nobody is at work.
+class NoRoom(EngineFault):
+    """Nodes are lost and no other has room: there is no engine, and there will be none."""
 
-    Engine actors at work give signs of life, several in ``NO_ENGINE_S``.
+
+class NodeWatch:
+    """Ends a stream that can bring nothing more: nodes are gone, and nobody is at work.
+
+    Args:
+        patience_s: Engine actors at work give signs of life, several in this time.
+        gpus: Of one engine.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float, gpus: int) -> None:
+        self._patience_s = patience_s
+        self._gpus = gpus
         self._nodes = _alive_nodes()
         self._heard = time.monotonic()
 
@@ -75,23 +84,55 @@ class NodeWatch:
         """Look at the nodes.
 
         Raises:
-            EngineFault: Nobody is left, for ``NO_ENGINE_S`` now.
+            NoRoom: Nobody is left, for so long now, and a node is gone since the stream began or
+                none that is left could ever hold an engine.
         """
-        if time.monotonic() - self._heard < NO_ENGINE_S:
+        if time.monotonic() - self._heard < self._patience_s:
             return
-        alive = _alive_nodes()
-        if self._nodes <= alive:
+        if self._nodes <= _alive_nodes() and any(_holds(node, self._gpus) for node in _alive()):
             return
-        raise EngineFault(
-            f"{len(self._nodes - alive)} node(s) of the cluster are gone, and no engine has come up"
-            f" elsewhere for {NO_ENGINE_S:.0f} s; re-run the same command once there is room"
-        )
+        raise no_room(self._patience_s)
+
+
+def no_room(seconds: float) -> NoRoom:
+    """What is said of a cluster that has lost its room for engines."""
+    return NoRoom(
+        f"nodes of the cluster are lost, and no engine has come up on another for {seconds:.0f} s;"
+        " re-run the same command once there is room"
+    )
+
+
+def _alive() -> list[dict[str, Any]]:
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"]]
 
 
 def _alive_nodes() -> set[str]:
-    import ray
+    return {node["NodeID"] for node in _alive()}
 
-    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+def node_is_lost(node_id: str) -> bool:
+    """Whether a node is gone, which Ray may take a while to notice: its raylet is asked."""
+    for node in _alive():
+        if node["NodeID"] == node_id:
+            return not answers(node["NodeManagerAddress"], node["NodeManagerPort"])
+    return True
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether somebody listens there."""
+    try:
+        with socket.create_connection((host, port), timeout=2.0):
+            return True
+    except OSError:
+        return False
+
+
+def _holds(node: Mapping[str, Any], gpus: int) -> bool:
+    """Whether an engine has room on a node once nothing else is there."""
+    have = node["Resources"]
+    return bool(have.get("CPU", 0.0) >= ACTOR_CPUS and have.get("GPU", 0.0) >= gpus)
 
 
 def died_before_it_ran(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import logging
@@ -16,6 +17,7 @@ from mtbench_ray.config import ClusterConfig, EngineConfig
 from mtbench_ray.endpoint.shared_limit import NAMESPACE
 from mtbench_ray.errors import UserError
 from mtbench_ray.system.debugging import DEBUG_ENV
+from mtbench_ray.system.leaving import leave_at_once
 from mtbench_ray.system.sockets import RAY_NEEDS, socket_folder
 
 NICENESS = 1
@@ -26,6 +28,21 @@ would leave an engine beside four busy processes a thirtieth of two cores; this 
 def needs_ray(engine: EngineConfig, cluster: ClusterConfig) -> bool:
     """Whether the answers of an engine come through Ray: an endpoint needs no actors."""
     return engine.kind == "vllm" or cluster.ray == "always"
+
+
+def asks_for_gpus(engine: EngineConfig) -> bool:
+    """Whether an engine takes GPUs of the cluster where it has some.
+
+    The fake engine does where a test wants Ray to place it as it would a real one.
+    """
+    return engine.kind == "vllm" or bool(engine.fake_faults.get("asks_for_gpus"))
+
+
+def gpus_of_engine(engine: EngineConfig, cluster: ClusterConfig) -> int:
+    """GPUs that Ray finds for an engine: none where no node has, or is to have, a GPU."""
+    if not asks_for_gpus(engine) or not (cluster.num_gpus or gpus_by_node()):
+        return 0
+    return engine.tensor_parallel * engine.pipeline_parallel
 
 
 def joined(cluster: ClusterConfig) -> str | None:
@@ -96,6 +113,14 @@ def start_ray(cluster: ClusterConfig) -> None:
         ) from None
 
 
+def forget_ray() -> None:
+    """Leave a Ray whose head is lost as it is: to shut it down would wait for the head."""
+    import ray
+
+    atexit.unregister(ray._private.worker.shutdown)
+    leave_at_once()
+
+
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
     """What Ray's processes and libraries say at their start is not for a user.
@@ -125,6 +150,7 @@ def count_replicas(
     models: int,
     units: int,
     beside: Sequence[int] = (),
+    again: bool = False,
 ) -> int:
     """Engines to start: what is asked for, or what the cluster's GPUs allow.
 
@@ -134,13 +160,21 @@ def count_replicas(
         models: Models to answer.
         units: Conversations in all.
         beside: GPUs of each judge server that runs on the same cluster meanwhile.
+        again: In mid-run, where nodes may be lost: what is left of the cluster is used, and one
+            engine's room is waited for.
 
     Raises:
         UserError: More GPUs are asked for than the cluster has, with need and have.
     """
     per_engine = engine.tensor_parallel * engine.pipeline_parallel
-    if not needs_ray(engine, cluster) or engine.kind == "fake":
+    if not needs_ray(engine, cluster) or not asks_for_gpus(engine):
         return min(engine.replicas or 1, max(1, units))
+    if again and cluster.num_gpus:
+        nodes = require_gpus(
+            1, per_engine, beside, dataclasses.replace(cluster, wait_s=cluster.lost_wait_s)
+        )
+        most = min(engine.replicas or sum(nodes), max(models, 1) * max(1, units))
+        return max(n for n in range(1, most + 1) if fits(nodes, [*beside, *[per_engine] * n]))
     most = engine.replicas or max(models, 1) * max(1, units)
     if joined(cluster) and cluster.num_gpus:
         hoped = min(most, (cluster.num_gpus - sum(beside)) // per_engine)

@@ -9,6 +9,7 @@ that kills its process when nobody else is there is failed by itself.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,10 @@ class CrashRetries:
     """Deaths of engine processes in one run."""
 
     processes: Counter[str] = field(default_factory=Counter)
-    """Processes lost, by model."""
+    """Processes lost, by model: those that count against ``max_restarts``."""
+    losses: int = 0
+    """All of them."""
+    _pending: float = math.inf
     _crashes: Counter[str] = field(default_factory=Counter)
     _alone: set[str] = field(default_factory=set)
     _words: dict[str, str] = field(default_factory=dict)
@@ -48,7 +52,13 @@ class CrashRetries:
         suspects = [unit.answer_id for unit in lost.shard.units if unit.answer_id in pending]
         # By the joined model, the same in all rounds, where adapters share an engine.
         label = lost.shard.model.label
-        self.processes[label] += 1
+        self.losses += 1
+        # A node that is taken back says nothing of the engine, as long as rows come in between. One
+        # whose memory a row fills goes with its engine too: then none do.
+        left = len(pending)
+        if not (lost.with_node and left < self._pending):
+            self.processes[label] += 1
+        self._pending = left
         self._crashes.update(suspects)
         self._words[label] = lost.words
         if len(suspects) == 1:

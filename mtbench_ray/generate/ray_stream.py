@@ -26,24 +26,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mtbench_ray.config import ClusterConfig, EngineConfig
+from mtbench_ray.config import ClusterConfig
 from mtbench_ray.engines.base import Output, Shard
 from mtbench_ray.errors import EngineFault
 from mtbench_ray.generate.actor_failures import (
+    ACTOR_CPUS,
     NodeWatch,
     TaskErrors,
     died_before_it_ran,
     end_actors,
     last_words,
+    node_is_lost,
 )
-from mtbench_ray.generate.cluster import needs_ray
+from mtbench_ray.generate.cluster import gpus_of_engine, needs_ray
+from mtbench_ray.generate.engine_logs import EngineLog, engine_logs
 from mtbench_ray.generate.shards import shard_from_json, shard_to_json
 from mtbench_ray.generate.worker import ShardWorker
 from mtbench_ray.schema import EngineEvent, Turn, decode, encode
 from mtbench_ray.system.threads import start_thread
-
-LOGS = " (logs of the engines: /tmp/ray/session_latest/logs on their nodes)"
-"""Where the whole story is when a stream failed."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,12 @@ class Lost:
 
     Attributes:
         words: Which process, and what is known of its end.
+        with_node: Its whole node is lost.
     """
 
     shard: Shard
     words: str
+    with_node: bool = False
 
 
 class NeverBegan(Exception):
@@ -116,6 +118,7 @@ def _whereabouts() -> dict[str, Any]:
 
     return {
         "actor": ray.get_runtime_context().get_actor_id(),
+        "node": ray.get_runtime_context().get_node_id(),
         "host": platform.node(),
         "pid": os.getpid(),
         "log": os.path.realpath("/proc/self/fd/2"),
@@ -124,28 +127,31 @@ def _whereabouts() -> dict[str, Any]:
 
 def stream(
     shards: Sequence[Shard], replicas: int, cluster: ClusterConfig, stop: threading.Event
-) -> Iterator[Output | Lost]:
+) -> Iterator[Output | Lost | EngineLog]:
     """Answers of all shards as they come; ends early once ``stop`` is set.
 
-    What was under way in an engine process that died comes out as :class:`Lost`.
+    What was under way in an engine process that died comes out as :class:`Lost`, and the engines'
+    logs at the end.
 
     Raises:
         NeverBegan: No engine began; the same stream may be started again.
+        NoRoom: Nodes are lost, and no other comes.
         Exception: The stream as a whole failed; what came before it counts.
     """
     if not shards:
         return
     engine = shards[0].engine
     if needs_ray(engine, cluster):
-        yield from _stream_ray(shards, replicas, engine, stop)
+        yield from _stream_ray(shards, replicas, cluster, stop)
     else:
         yield from _stream_here(shards, replicas, stop)
 
 
 def _stream_ray(
-    shards: Sequence[Shard], replicas: int, engine: EngineConfig, stop: threading.Event
-) -> Iterator[Output | Lost]:
-    dataset = _graph(shards, replicas, engine)
+    shards: Sequence[Shard], replicas: int, cluster: ClusterConfig, stop: threading.Event
+) -> Iterator[Output | Lost | EngineLog]:
+    gpus = gpus_of_engine(shards[0].engine, cluster)
+    dataset = _graph(shards, replicas, gpus)
     rows: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
 
     def pull() -> None:
@@ -157,42 +163,49 @@ def _stream_ray(
                 rows.put(row)
 
     at_work: dict[int, dict[str, Any]] = {}
-    seen: set[str] = set()
-    with TaskErrors() as errors, contextlib.ExitStack() as ending:
-        ending.callback(end_actors, seen)
-        ending.enter_context(_Releasing(dataset, stop))
-        start_thread("rows", pull, ended=rows.put)
-        watch = NodeWatch()
-        row: dict[str, Any] | BaseException | None = None
-        while not stop.is_set():
-            try:
-                row = rows.get(timeout=0.5)
-            except queue.Empty:
-                watch.check()
-                continue
-            watch.heard()
-            if row is None or isinstance(row, BaseException):
-                break
-            index, kind = int(row["shard"]), row["kind"]
-            if kind == "begin":
-                at_work[index] = json.loads(row["row"])
-                seen.add(at_work[index]["actor"])
-            elif kind == "end":
-                at_work.pop(index, None)
-            elif kind == "fault":
-                raise RuntimeError(f"a fault of this program in an engine actor:\n{row['row']}")
-            else:
-                for is_turn, text in json.loads(row["row"]):
-                    fields = json.loads(text)
-                    yield decode(Turn, fields) if is_turn else decode(EngineEvent, fields)
+    seen: dict[str, dict[str, Any]] = {}
+    try:
+        with TaskErrors() as errors, contextlib.ExitStack() as ending:
+            ending.callback(end_actors, seen)
+            ending.enter_context(_Releasing(dataset, stop))
+            start_thread("rows", pull, ended=rows.put)
+            watch = NodeWatch(cluster.lost_wait_s, gpus)
+            row: dict[str, Any] | BaseException | None = None
+            while not stop.is_set():
+                try:
+                    row = rows.get(timeout=0.5)
+                except queue.Empty:
+                    watch.check()
+                    continue
+                watch.heard()
+                if row is None or isinstance(row, BaseException):
+                    break
+                index, kind = int(row["shard"]), row["kind"]
+                if kind == "begin":
+                    at_work[index] = json.loads(row["row"])
+                    seen[at_work[index]["actor"]] = at_work[index]
+                elif kind == "end":
+                    at_work.pop(index, None)
+                elif kind == "fault":
+                    raise RuntimeError(f"a fault of this program in an engine actor:\n{row['row']}")
+                else:
+                    for is_turn, text in json.loads(row["row"]):
+                        fields = json.loads(text)
+                        yield decode(Turn, fields) if is_turn else decode(EngineEvent, fields)
+    except Exception:
+        yield from engine_logs(seen.values())
+        raise
     if stop.is_set():
         return
+    yield from engine_logs(seen.values())
     for index, where in at_work.items():
-        yield Lost(shards[index], last_words(where, errors.words))
+        yield Lost(shards[index], last_words(where, errors.words), node_is_lost(where["node"]))
     if isinstance(row, BaseException):
         if not seen and died_before_it_ran(row):
             raise NeverBegan(str(row).strip()) from row
         raise row
+    if not seen:
+        raise NeverBegan("Ray gave up all shards before an engine began")
 
 
 class _Releasing:
@@ -235,7 +248,7 @@ class _Releasing:
                     executor.shutdown(force=True)
 
 
-def _graph(shards: Sequence[Shard], replicas: int, engine: EngineConfig) -> Any:
+def _graph(shards: Sequence[Shard], replicas: int, gpus: int) -> Any:
     """The dataset: one input row per shard, an actor pool over them."""
     import ray
     import ray.data
@@ -252,12 +265,11 @@ def _graph(shards: Sequence[Shard], replicas: int, engine: EngineConfig) -> Any:
         # Its own console handler only: its log files keep everything, and others' are theirs.
         if isinstance(handler, logging.StreamHandler) and type(handler).__module__[:4] == "ray.":
             handler.setLevel(logging.CRITICAL)
-    gpus = int(ray.cluster_resources().get("GPU", 0)) if engine.kind == "vllm" else 0
     rows = [{"index": i, "row": shard_to_json(shard)} for i, shard in enumerate(shards)]
     arguments: dict[str, Any] = {
         "batch_size": 1,
-        "num_cpus": 0.1,
-        "num_gpus": engine.tensor_parallel * engine.pipeline_parallel if gpus else 0,
+        "num_cpus": ACTOR_CPUS,
+        "num_gpus": gpus,
         "compute": ray.data.ActorPoolStrategy(
             size=min(replicas, len(shards)),
             max_tasks_in_flight_per_actor=1,
@@ -279,7 +291,7 @@ def _graph(shards: Sequence[Shard], replicas: int, engine: EngineConfig) -> Any:
 
 def _stream_here(
     shards: Sequence[Shard], replicas: int, stop: threading.Event
-) -> Iterator[Output | Lost]:
+) -> Iterator[Output | Lost | EngineLog]:
     """The same workers in threads of this process: an endpoint needs no actor and no start."""
     todo: queue.SimpleQueue[Shard] = queue.SimpleQueue()
     for shard in shards:

@@ -221,8 +221,11 @@ class ShardWorker:
             except EngineFault as error:
                 return str(error)
             except UserError as error:
-                ledger.send(self._event("failed", shard, began, str(error), None))
-                return str(error)
+                # Perhaps it is so on this node only: a path that is not shared.
+                on = f" (on node {platform.node()})" if shard.engine.kind == "vllm" else ""
+                reason = str(UserError(f"{error.message}{on}", error.hint))
+                ledger.send(self._event("failed", shard, began, reason, None))
+                return reason
             least = min(crashes[answer_id] for answer_id in ledger.pending)
             group = [unit for key, unit in ledger.pending.items() if crashes[key] == least]
             limit = (width(shard.engine), together)[least] if least < 2 else 1

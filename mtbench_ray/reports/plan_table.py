@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mtbench_ray.engines.vllm.arguments import GPU_SEQUENCES
 from mtbench_ray.models.chat_template import context_window, load_template
 from mtbench_ray.models.checkpoint import locate, read_json
+from mtbench_ray.models.layout import load_layout
+from mtbench_ray.models.memory_need import describe, need
 from mtbench_ray.models.messages import build_messages
-from mtbench_ray.models.window import LARGEST_WINDOW, kv_cache_bytes, window_needed
+from mtbench_ray.models.window import window_needed
 from mtbench_ray.planning.estimate import ANSWER_TOKENS, Estimate, estimates, imagine
 from mtbench_ray.planning.jobs import Job
 from mtbench_ray.planning.plan import render, view_of
@@ -57,21 +60,25 @@ def print_plan(
 
 
 def _memory(job: Job) -> str:
-    """The window of an engine and what it costs; empty where it is the usual one, or unknown."""
+    """What an engine needs of its cards; empty where it has none, or where it is unknown."""
     model, engine = job.config.model, job.config.engine
     if job.error or engine.kind != "vllm" or not job.questions:
         return ""
-    config = read_json(locate(model).folder / "config.json")
+    folder = locate(model).folder
+    config = read_json(folder / "config.json")
     have = context_window(config)
     wanted = engine.max_model_len or window_needed(job.questions, job.config.sampling, model)
     window = min(wanted, have or wanted)
-    cache = kv_cache_bytes(config, window)
-    if window <= LARGEST_WINDOW or cache is None:
+    at_once = engine.max_num_seqs or GPU_SEQUENCES
+    found = need(
+        config, load_layout(folder), window=window, at_once=at_once,
+        quantization=engine.quantization,
+        cards=engine.tensor_parallel * engine.pipeline_parallel,
+    )  # fmt: skip
+    if found is None:
         return ""
-    return (
-        f"context window of {window:,} tokens: a conversation that fills it takes "
-        f"{cache / 2**30:.1f} GB of key-value cache"
-    )
+    share = engine.gpu_memory_utilization
+    return describe(found, window=window, at_once=at_once, share=share)
 
 
 def _show(

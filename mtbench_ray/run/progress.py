@@ -55,6 +55,9 @@ class Progress:
         board: Their wanted verdicts.
         workspace: Read only; rows are in it before they are counted here.
         quiet: Only messages are shown.
+
+    Attributes:
+        said: All lines so far, shown or not.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Progress:
         quiet: bool,
     ) -> None:
         self._quiet = quiet
+        self.said: list[str] = []
         # What stderr is decides, not the environment: FORCE_COLOR must not animate a log.
         self._console = Console(stderr=True, soft_wrap=True, force_terminal=sys.stderr.isatty())
         self._live: Live | None = None
@@ -163,6 +167,7 @@ class Progress:
     def message(self, text: str) -> None:
         """A line that stays."""
         for line in text.splitlines() or [""]:
+            self.said.append(line)
             self._console.print(Text(label(line)))
 
     def tick(self) -> None:
@@ -200,8 +205,9 @@ class Progress:
         """A plain line."""
         self._shown = time.monotonic()
         self._last = self._counts()
+        self.said.append(line := self._line(end=end))
         if not self._quiet:
-            self._console.print(Text(self._line(end=end)))
+            self._console.print(Text(line))
 
     def _line(self, *, end: bool = False) -> str:
         passed = time.monotonic() - self._began

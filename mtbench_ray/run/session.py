@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mtbench_ray.endpoint.served import ServedModels
@@ -26,9 +27,19 @@ from mtbench_ray.endpoint.shared_limit import learned_rates, remember_rates
 from mtbench_ray.engines.base import Shard
 from mtbench_ray.errors import EXIT_INTERRUPTED, EXIT_OK, UserError
 from mtbench_ray.generate import ray_stream as pipeline
-from mtbench_ray.generate.cluster import count_replicas, needs_ray, start_ray
+from mtbench_ray.generate.actor_failures import NoRoom, no_room
+from mtbench_ray.generate.cluster import (
+    asks_for_gpus,
+    count_replicas,
+    forget_ray,
+    gpus_by_node,
+    needs_ray,
+    start_ray,
+)
 from mtbench_ray.generate.conversation import failed_turn
 from mtbench_ray.generate.crash_retry import CrashRetries, GivenUp
+from mtbench_ray.generate.engine_logs import EngineLog
+from mtbench_ray.generate.head_watch import HeadWatch
 from mtbench_ray.generate.ray_stream import Lost, NeverBegan
 from mtbench_ray.generate.shards import Work, make_shards, with_shares
 from mtbench_ray.judges.base import EvaluationView
@@ -65,6 +76,13 @@ class _Ended:
     error: BaseException | None = None
 
 
+@dataclass(frozen=True)
+class _HeadLost:
+    """The joined cluster has no head any more."""
+
+    address: str
+
+
 @dataclass
 class Session:
     """The run of prepared jobs on an open workspace."""
@@ -84,6 +102,9 @@ class Session:
     _crash_retries: CrashRetries = field(init=False, default_factory=CrashRetries)
     _generating: bool = field(init=False, default=False)
     _never_began: bool = field(init=False, default=False)
+    _no_room: bool = field(init=False, default=False)
+    _head: HeadWatch | None = field(init=False, default=None)
+    _head_lost: bool = field(init=False, default=False)
     _failure: UserError | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -97,6 +118,7 @@ class Session:
                 # The stored settings are without what the calls may need: secrets.
                 self.views.append(dataclasses.replace(view, judge=judges[row.judge_settings]))
         self.board = Board(self.views, self.workspace.verdicts)
+        self._cluster = self.config.cluster
         self.record = self.workspace.new_run(
             hidden({"jobs": [dataclasses.asdict(job.config) for job in self.jobs]}),
             self.evaluations,
@@ -129,6 +151,7 @@ class Session:
             self.workspace,
             quiet=self.config.quiet,
         )
+        self._logs = Path("runs") / self.record.run_id / "logs"
         self.judges = Judges(
             self.views,
             self.board,
@@ -181,26 +204,26 @@ class Session:
         )
         verdicts = len(requests) + (len(self.board.unnamed) if work else 0)
         for line in overview(self.jobs, turns=turns, verdicts=verdicts, gpus=gpus):
+            self.progress.said.append(line)
             print(line, file=sys.stderr)
 
     # The loop -----------------------------------------------------------------------------
 
     def _drive(self, work: list[Work]) -> None:
-        starts = 0
+        starts = rounds = 0
         while work:
-            before = len(self._received), self._crash_retries.processes.total()
+            before = len(self._received), self._crash_retries.losses
             self._never_began = False
-            self._generate(work)
+            self._generate(work, again=rounds > 0)
+            rounds += 1
             self._pump(lambda: self._generating)
             starts = starts + 1 if self._never_began else 0
             if 0 < starts < STREAM_STARTS and not self._stopping:
                 self._note("restarting the engines")
                 continue
             # A dead engine process takes rows with it; another round gets them, while that helps.
-            if (
-                self._stopping
-                or (len(self._received), self._crash_retries.processes.total()) == before
-            ):
+            after = len(self._received), self._crash_retries.losses
+            if self._stopping or self._no_room or after == before:
                 break
             work, given_up = self._crash_retries.cut(self._missing())
             self._fail(given_up)
@@ -266,10 +289,18 @@ class Session:
             pending = {unit.answer_id for item in self._missing() for unit in item.units}
             self._crash_retries.note(event, pending)
             self._note(f"an engine of {event.shard.model.label} crashed: {event.words}")
+        elif isinstance(event, EngineLog):
+            self.workspace.write_text(self._logs / event.name, event.text)
         elif isinstance(event, ServerNews):
             self.judges.hear(event)
         elif isinstance(event, _Ended):
             self._on_end(event)
+        elif isinstance(event, _HeadLost):
+            self._head_lost = True
+            self._failure = UserError(
+                f"the head of the Ray cluster at {event.address} is lost",
+                "what is done is kept: run the same command again once the cluster is up",
+            )
         elif isinstance(event, ThreadEnded):
             self.record.notes.append("".join(traceback.format_exception(event.error)))
             self._failure = UserError(
@@ -310,10 +341,13 @@ class Session:
             self._failure = event.error  # told when all has ended
             return
         self._never_began = isinstance(event.error, NeverBegan)
+        self._no_room = isinstance(event.error, NoRoom)
         reason = str(event.error).strip() or type(event.error).__name__
         # The whole text, often a remote traceback, is in the run record.
         self.record.notes.append(f"answers: {reason}")
-        where = pipeline.LOGS if needs_ray(self.config.engine, self.config.cluster) else ""
+        where = ""
+        if needs_ray(self.config.engine, self.config.cluster):
+            where = f" (logs of the engines: {self.workspace.root / self._logs})"
         self.progress.message(f"answers stopped: {reason.splitlines()[-1]}{where}")
 
     def _note(self, text: str) -> None:
@@ -322,20 +356,24 @@ class Session:
 
     # Answers ------------------------------------------------------------------------------
 
-    def _generate(self, work: list[Work]) -> None:
+    def _generate(self, work: list[Work], again: bool) -> None:
         self._generating = True
+        cluster = self._cluster
 
         def produce() -> None:
             engine = work[0].engine
             units = sum(len(item.units) for item in work)
             beside = self.judges.gpus_beside()
-            replicas = count_replicas(engine, self.config.cluster, len(work), units, beside)
+            try:
+                replicas = count_replicas(engine, cluster, len(work), units, beside, again)
+            except UserError:
+                if again:
+                    raise no_room(cluster.lost_wait_s) from None
+                raise
             threads = engine.cpu_threads or self.judges.cpu_share(replicas)
             shared = with_shares(work, replicas, threads)
             shards = make_shards(shared, replicas, self.record.run_id)
-            for output in pipeline.stream(
-                shards, replicas, self.config.cluster, self.interrupts.stop
-            ):
+            for output in pipeline.stream(shards, replicas, cluster, self.interrupts.stop):
                 self._events.put(output)
 
         start_thread("answers", produce, ended=lambda error: self._events.put(_Ended(error)))
@@ -349,6 +387,10 @@ class Session:
         self.judges.check_gpus()
         for engine in {id(item.engine): item.engine for item in work}.values():
             count_replicas(engine, self.config.cluster, 1, 1, self.judges.gpus_beside())
+            if asks_for_gpus(engine) and (gpus := sum(gpus_by_node())):
+                # Their loss does not make engines on CPUs of engines on GPUs.
+                stated = self._cluster.num_gpus or gpus
+                self._cluster = dataclasses.replace(self._cluster, num_gpus=stated)
 
     def _fail(self, given_up: Sequence[GivenUp]) -> None:
         """Write the rows of conversations that are not tried again."""
@@ -377,6 +419,10 @@ class Session:
             self.interrupts.install()
         if self._watchdog is not None:
             self._watchdog.settled()
+        else:
+            self._head = HeadWatch(
+                self.config.cluster.lost_wait_s, lambda a: self._events.put(_HeadLost(a))
+            )
 
     def _tear_down(self) -> None:
         """End everything that this run started; rows that are still waiting are written."""
@@ -389,12 +435,18 @@ class Session:
                 self._handle(self._events.get())
             self.judges.announce()
             self.record.notes += self.judges.notes
+            # A pod's or a job's own log may be gone with it.
+            self.workspace.write_text(self._logs / "console.log", "\n".join(self.progress.said))
         finally:
             self._end_ray()
             self.timeline.close()
 
     def _end_ray(self) -> None:
-        if self._ray_is_ours:
+        if self._head is not None:
+            self._head.close()
+        if self._head_lost:
+            forget_ray()  # it would wait for its head
+        elif self._ray_is_ours:
             import ray
 
             ray.shutdown()

@@ -7,7 +7,6 @@ from shards import question
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import Shard, ShardUnit
-from mtbench_ray.errors import EngineFault
 from mtbench_ray.generate import actor_failures as crashes
 from mtbench_ray.generate.crash_retry import CrashRetries
 from mtbench_ray.generate.ray_stream import Lost
@@ -89,16 +88,42 @@ def test_shards_hold_every_unit_once_and_survive_the_way_to_an_actor():
             assert len(shards) == 7
 
 
+def node(name, cpus=2.0, gpus=0.0):
+    return {"NodeID": name, "Alive": True, "Resources": {"CPU": cpus, "GPU": gpus}}
+
+
 def test_a_stream_without_any_engine_left_is_given_up_only_after_a_node_was_lost(monkeypatch):
-    nodes = {"head", "gpu"}
-    monkeypatch.setattr(crashes, "_alive_nodes", lambda: set(nodes))
-    monkeypatch.setattr(crashes, "NO_ENGINE_S", 0.5)
-    watch = crashes.NodeWatch()
-    time.sleep(0.6)
+    nodes = [node("head"), node("gpu", gpus=1.0)]
+    monkeypatch.setattr(crashes, "_alive", lambda: list(nodes))
+    watch = crashes.NodeWatch(0.3, 1)
+    time.sleep(0.4)
     watch.check()  # engines may wait long for their places
-    nodes.remove("gpu")
+    nodes.pop()
     watch.heard()
     watch.check()  # somebody is still at work
-    time.sleep(0.6)
-    with pytest.raises(EngineFault, match="1 node"):
+    time.sleep(0.4)
+    with pytest.raises(crashes.NoRoom, match="no engine has come up on another for 0 s"):
         watch.check()
+
+
+@pytest.mark.parametrize(("left", "gpus"), [(node("head", cpus=0.0), 0), (node("head"), 1)])
+def test_a_stream_that_begins_after_the_loss_does_not_wait_for_ever(monkeypatch, left, gpus):
+    monkeypatch.setattr(crashes, "_alive", lambda: [left])
+    watch = crashes.NodeWatch(0.1, gpus)
+    time.sleep(0.2)
+    with pytest.raises(crashes.NoRoom):
+        watch.check()
+
+
+def test_nodes_that_are_taken_back_do_not_use_up_the_restarts_while_rows_come():
+    """A node whose loss brings no row in between counts: its engine may have filled its memory."""
+    item = work(20)
+    (shard,) = make_shards([item], 1, "run")
+    retries, pending = CrashRetries(), ids(item)
+    for _ in range(item.engine.max_restarts + 5):
+        pending = pending[1:]
+        retries.note(Lost(shard, "x", with_node=True), pending)
+    assert (retries.processes["m"], retries.losses) == (0, 8)
+    for _ in range(3):
+        retries.note(Lost(shard, "x", with_node=True), pending)
+    assert retries.processes["m"] == 3

@@ -19,7 +19,7 @@ from mtbench_ray.system.sockets import ENGINE_NEEDS, socket_folder
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM takes for max_lora_rank."""
-_SEQUENCES = 96
+GPU_SEQUENCES = 96
 """Conversations at once on a GPU: all of a benchmark of 80 questions."""
 _ADAPTERS = 4
 """Adapters of one base that may run in one batch."""
@@ -74,7 +74,7 @@ def set_threads(config: EngineConfig) -> None:
 
 def sequences(config: EngineConfig) -> int:
     """Conversations at once in one engine here."""
-    return config.max_num_seqs or (_SEQUENCES if on_gpu() else SEQUENCES)
+    return config.max_num_seqs or (GPU_SEQUENCES if on_gpu() else SEQUENCES)
 
 
 def weights_dtype(config: EngineConfig, layout: Layout | None) -> Dtype:
