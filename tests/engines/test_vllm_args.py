@@ -249,3 +249,14 @@ def test_the_vllm_and_python_here_have_what_the_fork_server_replaces():
     """Private names: with others, engines spawn their processes, and starts take longer."""
     assert fork_server.fits_vllm()
     assert fork_server.fits_python()
+
+
+def test_four_bits_without_vllms_plugin_say_what_to_install(monkeypatch):
+    found = {"vllm_bnb_plugin"}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name in found or None)
+    config = EngineConfig(quantization="bitsandbytes")
+    vllm_args.check_quantization(config)
+    found.clear()
+    vllm_args.check_quantization(EngineConfig(quantization="fp8"))
+    with pytest.raises(UserError, match="plugin of vLLM that is not installed"):
+        vllm_args.check_quantization(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import tempfile
 from pathlib import Path
@@ -96,6 +97,22 @@ def on_gpu() -> bool:
     return not current_platform.is_cpu()
 
 
+def check_quantization(config: EngineConfig) -> None:
+    """From 0.28 on vLLM has bitsandbytes in a plugin.
+
+    Raises:
+        UserError: It is asked for and not there.
+    """
+    if config.quantization != "bitsandbytes":
+        return
+    homes = ("vllm_bnb_plugin", "vllm.model_executor.layers.quantization.bitsandbytes")
+    if not any(importlib.util.find_spec(home) for home in homes):
+        raise UserError(
+            "engine.quantization=bitsandbytes needs a plugin of vLLM that is not installed here",
+            "pip install 'mtbench-ray[4bit]'",
+        )
+
+
 def engine_arguments(
     model: ModelConfig,
     config: EngineConfig,
@@ -115,6 +132,7 @@ def engine_arguments(
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
 
+    check_quantization(config)
     gpu = on_gpu()
     cards = config.tensor_parallel * config.pipeline_parallel
     if gpu and cards > (have := _visible_gpus()):
