@@ -182,6 +182,13 @@ class Grader(ABC):
         """The column of the one figure of an evaluation."""
         return next(column for column in self.columns if column.headline)
 
+    def require(self, questions: Sequence[Question]) -> None:  # noqa: B027
+        """Check, before a run judges, that what the grader needs beside its answers is there.
+
+        Raises:
+            UserError: A package or a file is missing, or it cannot grade one of the questions.
+        """
+
     @abstractmethod
     def wanted(self, view: EvaluationView) -> list[Slot]:
         """Every wanted verdict of an evaluation, in a stable order; looks at no answer."""
