@@ -101,3 +101,16 @@ def test_two_benchmarks_are_answered_in_one_visit_and_both_are_judged(cli, tmp_p
     assert caps == {("mt_bench", 1024), ("vicuna", 30)}
     assert cli(*line) == 0
     assert cli.calls == 0
+    table = cli.out.split("\n\n")[0].splitlines()
+    assert table[0].split() == ["model", "mt_bench", "average", "vicuna", "average"]
+    means = {
+        (result["model"], result["benchmark"]): f"{result['average']['mean']:.2f}"
+        for summary in (cli.summary, *cli.summary["other_modes"])
+        for result in summary["results"]
+    }
+    for row in table[2:]:
+        model, *cells = row.split()
+        assert cells == [means[model, "mt_bench"], means[model, "vicuna"]]
+    assert len(table) == 4
+    assert cli.verb("report", "benchmark=vicuna") == 0
+    assert "mt_bench" not in cli.out
