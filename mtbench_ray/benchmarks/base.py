@@ -52,6 +52,7 @@ class Benchmark(ABC):
         about: One line for ``list benchmarks``.
         licence: Of its questions; empty where it is not known.
         size: Number of its own questions; 0 where it is not known.
+        turns: Of each of them.
         categories: In the order of tables and plots; others come after them.
         files: Its own files: ``questions``, and where it has them ``references`` and
             ``judge_prompts``.
@@ -62,6 +63,7 @@ class Benchmark(ABC):
     about: str
     licence: str = ""
     size: int = 0
+    turns: int = 1
     categories: Sequence[str] = ()
     files: Mapping[str, Asset]
     graders: Sequence[Grader]

@@ -80,6 +80,7 @@ class MTBench(Benchmark):
     about = "two-turn questions in 8 categories"
     licence = "Apache-2.0"
     size = 80
+    turns = 2
     categories: Sequence[str] = CATEGORIES
     files: Mapping[str, Asset] = {
         "questions": _asset(

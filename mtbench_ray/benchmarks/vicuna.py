@@ -45,6 +45,7 @@ class Vicuna(MTBench):
 
     name = "vicuna"
     about = "single-turn questions of FastChat's older benchmark"
+    turns = 1
     categories: Sequence[str] = tuple(_SIZES)
     files: Mapping[str, Asset] = {
         "questions": Asset(

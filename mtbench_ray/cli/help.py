@@ -19,6 +19,8 @@ usage: python -m mtbench_ray [run] model=MODEL judge=JUDGE [key=value ...]
        python -m mtbench_ray view [workspace=DIR] [port=N]                  open it
        python -m mtbench_ray list benchmarks|models|judges|engines|experiments
        python -m mtbench_ray import|export fastchat DIR [workspace=DIR]
+       python -m mtbench_ray import answers FILE benchmark=NAME model=LABEL [workspace=DIR]
+       python -m mtbench_ray export answers DIR [workspace=DIR]
 
 `python -m mtbench_ray VERB --help` explains one of them. `python -m mtbench_ray run --cfg job`
 prints all settings; README.md explains them.
@@ -104,7 +106,8 @@ examples:
     "list": """\
 usage: python -m mtbench_ray list benchmarks|models|judges|engines|experiments
 
-Print the names for benchmark=, model=, judge=, engine= or experiment=, with a line on each.
+Print the names for benchmark=, model=, judge=, engine= or experiment=, with a line on each; of
+benchmarks also their size, whether a judge is called and how often for a model, and the licence.
 
 examples:
   python -m mtbench_ray list models
@@ -112,21 +115,28 @@ examples:
 """,
     "import": """\
 usage: python -m mtbench_ray import fastchat DIR [key=value ...]
+       python -m mtbench_ray import answers FILE benchmark=NAME model=LABEL [key=value ...]
 
-Take the answers and judgments of FastChat's data folder DIR into a workspace.
+Take the answers and judgments of FastChat's data folder DIR into a workspace, or a model's answers
+from JSON lines: each has question_id (or prompt) and response, a text or a list (of the turns; to a
+question of one turn: of samples). `stage=judge` with the same benchmark and model grades them.
 
   workspace=DIR         default: results
-  question_path=FILE    the questions (default: question.jsonl in DIR)
-  baseline=MODEL        compare each model that has matches with this one
+  question_path=FILE    the questions (default: question.jsonl in DIR; the official ones)
+  baseline=MODEL        fastchat: compare each model that has matches with this one
 
 examples:
   python -m mtbench_ray import fastchat data/mt_bench
   python -m mtbench_ray import fastchat data/mt_bench workspace=old baseline=gpt-3.5-turbo
+  python -m mtbench_ray import answers out.jsonl benchmark=ifeval model=mine
+  python -m mtbench_ray stage=judge benchmark=ifeval model=mine judge=none
 """,
     "export": """\
 usage: python -m mtbench_ray export fastchat DIR [workspace=DIR]
+       python -m mtbench_ray export answers DIR [workspace=DIR]
 
-Write the answers and judgments of a workspace (default: results) as FastChat's files into DIR.
+Write the answers and judgments of a workspace (default: results) as FastChat's files into DIR, or
+its answers as JSON lines, DIR/BENCHMARK/MODEL.jsonl, which `import answers` reads.
 
 examples:
   python -m mtbench_ray export fastchat out

@@ -11,6 +11,7 @@ from paths import SHARED
 
 from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.benchmarks.check_pool import Check, fetch_data, pool
+from mtbench_ray.cli.main import main
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import canonical
 from mtbench_ray.system import assets
@@ -85,22 +86,22 @@ def test_ifeval_verdicts_are_those_of_the_official_programs():
     assert len(differing["loose"]) <= 2
 
 
-def test_the_totals_of_gpt_4_are_the_published_ones():
-    rows = {row["key"]: row for row in lines(ORACLES / "ifeval" / f"{IFEVAL[0]}.jsonl")}
-    asked = questions("ifeval")
-    found = verdicts("ifeval", [(one, rows[one.question_id]["response"]) for one in asked])
+def test_the_totals_of_gpt_4_are_the_published_ones(tmp_path, capsys):
+    """Its answers are imported and graded by the command line."""
+    questions("ifeval")
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text((ORACLES / "ifeval" / f"{IFEVAL[0]}.jsonl").read_text("utf-8"), "utf-8")
+    place = f"workspace={tmp_path / 'work'}"
+    assert main(["import", "answers", str(answers), "benchmark=ifeval", "model=gpt-4", place]) == 0
+    assert "541 answers to ifeval, 541 new\n" in capsys.readouterr().out
+    assert main(["stage=judge", "benchmark=ifeval", "model=gpt-4", "judge=none", place]) == 0
+    (result,) = json.loads((tmp_path / "work" / "summary.json").read_text())["results"]
     expected = json.loads((ORACLES / "ifeval" / "expected.json").read_text())
-    for level in ("strict", "loose"):
-        kept = [[getattr(one, level) for one in some] for some in found.values()]
-        single = [one for some in kept for one in some]
-        totals = {
-            f"prompt_{level}": 100 * sum(map(all, kept)) / len(kept),
-            f"inst_{level}": 100 * sum(single) / len(single),
-        }
-        recomputed = expected["gpt4_recomputed_lm_eval_0_4_13"]
-        for name, total in totals.items():
-            # Two keys are drawn: one prompt is 0.18, one instruction 0.12.
-            assert total == pytest.approx(recomputed[name], abs=0.4), name
+    for name, total in expected["gpt4_recomputed_lm_eval_0_4_13"].items():
+        found = result[name.replace("inst_", "instruction_")]
+        assert found["scored"] == found["planned"]
+        # Two keys are drawn: one prompt is 0.18, one instruction 0.12.
+        assert 100 * found["mean"] == pytest.approx(total, abs=0.4), name
 
 
 def test_ifbench_verdicts_are_those_of_its_authors():
