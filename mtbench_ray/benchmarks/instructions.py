@@ -73,6 +73,7 @@ class Instructions(Grader):
 
     def __init__(self, family: str, level: str) -> None:
         self.name = "instructions"
+        self.binary = True
         self.family = family
         self.level = level
         self.note = (

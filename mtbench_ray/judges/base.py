@@ -167,6 +167,7 @@ class Grader(ABC):
             is called. It is part of the identity of an evaluation.
         scored: What tables call the share of wanted things that count in a score.
         note: What the headline is, below a table.
+        binary: Whether the value of an item is 1 or 0: then there is a pass@k.
     """
 
     name: str
@@ -176,6 +177,7 @@ class Grader(ABC):
     checker: str = ""
     scored: str = "scored"
     note: str = ""
+    binary: bool = False
 
     @property
     def headline(self) -> Column:

@@ -288,3 +288,19 @@ def test_a_stored_evaluation_is_shown_whatever_version_is_installed(run, monkeyp
     assert run("report", own=False) == 0, run.err
     assert "3/3" in run.out
     assert "9.9" not in run.out
+
+
+def test_repeats_have_a_mean_with_its_spread_and_a_pass_at_k(run):
+    assert run(*USUAL, "sampling.samples=4", "sampling.temperature=1.0") == 0, run.err
+    (result,) = json.loads((run.workspace / "summary_agg.json").read_text())["results"]
+    values = {}
+    for row in run.rows("judgments.jsonl"):
+        if row["criterion"].endswith("strict"):
+            values.setdefault((row["question_id"], row["sample"]), []).append(row["value"])
+    mean = sum(all(some) for some in values.values()) / 12
+    assert result["mean"] == pytest.approx(mean)
+    assert result["pass_at"]["1"] == pytest.approx(mean)
+    some = {key for (key, _), kept in values.items() if all(kept)}
+    assert result["pass_at"]["4"] == pytest.approx(len(some) / 3)
+    assert result["std"] is not None
+    assert len(result["per_sample"]) == 4
