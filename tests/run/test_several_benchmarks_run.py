@@ -1,4 +1,4 @@
-"""Three checkpoints over three benchmarks on the real engine: one start, two swaps, and kill -9."""
+"""Three checkpoints over three benchmarks: one engine start and two swaps, and kill -9."""
 
 import json
 import sys
@@ -9,8 +9,6 @@ from crash import Run, rows, until
 from paths import TESTS
 from stub_server import StubServer
 
-pytestmark = [pytest.mark.engine, pytest.mark.rays, pytest.mark.timeout(900)]
-pytest.importorskip("vllm", reason="needs the extra cpu")
 pytest.importorskip("if_verifiable", reason="needs the extra ifeval")
 
 JUDGED = [(1, "Describe a mill."), (2, "Describe the tide."), (3, "Describe old maps.")]
@@ -45,7 +43,7 @@ def line(folder, stub, workspace, models):
         "-m", f"model={','.join(models)}", "benchmark=[vicuna,ifeval,ifbench]", "judge=openai",
         "judge.model=stub", f"judge.base_url={stub.url}", "judge.api_key_env=null",
         *(f"benchmark.{name}.question_path={path}" for name, path in files(folder).items()),
-        "benchmark.vicuna.reference_path=null", "engine.replicas=1", "engine.dtype=float32",
+        "benchmark.vicuna.reference_path=null", "engine.replicas=1",
         "sampling.max_tokens=48", f"workspace={workspace}",
     ]  # fmt: skip
 
@@ -75,25 +73,33 @@ def models(tmp_path):
     return [str(make_model(tmp_path / f"step_{seed}", "tiny", seed)) for seed in (1, 2, 3)]
 
 
+@pytest.mark.engine
+@pytest.mark.rays
+@pytest.mark.timeout(900)
 def test_a_sweep_over_benchmarks_starts_once_and_swaps_for_each_further_checkpoint(
     models, tmp_path
 ):
+    pytest.importorskip("vllm", reason="needs the extra cpu")
     with StubServer() as stub:
-        whole = tmp_path / "whole"
-        run = Run(*line(tmp_path, stub, whole, models))
-        assert run.wait(300) == 0, run.err
-        found = kinds(whole)
-        assert (found["start"], found["swap"], found["restart"]) == (1, 2, 0), found
-        every_planned_verdict_once(whole)
-        table = run.out.split("\n\n")
-        assert "vicuna average" in table[0] or "vicuna average" in table[1]
+        run = Run(*line(tmp_path, stub, tmp_path / "work", models), "engine.dtype=float32")
+        assert run.wait(600) == 0, run.err
+    found = kinds(tmp_path / "work")
+    assert (found["start"], found["swap"], found["restart"]) == (1, 2, 0), found
+    every_planned_verdict_once(tmp_path / "work")
 
-        killed = tmp_path / "killed"
+
+@pytest.mark.rays
+def test_after_kill_9_in_the_middle_and_again_every_planned_verdict_is_there_once(tmp_path):
+    """With the fake engine, and a real judge and real checks."""
+    models = [f"org/step_{number}" for number in (1, 2, 3)]
+    slow = ("engine=fake", "engine.fake_seconds_per_token=0.01", "engine.max_num_seqs=2")
+    with StubServer(latency=0.05) as stub:
+        args = [*line(tmp_path, stub, tmp_path / "work", models), *slow]
         for enough in (4, 10):
-            run = Run(*line(tmp_path, stub, killed, models))
-            until(lambda many=enough: len(rows(killed, "answers.jsonl")) >= many, 200)
+            run = Run(*args)
+            until(lambda many=enough: len(rows(tmp_path / "work", "answers.jsonl")) >= many, 60)
             run.kill()
-            run.gone_after(60)
-        run = Run(*line(tmp_path, stub, killed, models))
-        assert run.wait(300) == 0, run.err
-        every_planned_verdict_once(killed)
+            run.gone_after(30)
+        run = Run(*args)
+        assert run.wait(120) == 0, run.err
+    every_planned_verdict_once(tmp_path / "work")
