@@ -304,3 +304,14 @@ def test_repeats_have_a_mean_with_its_spread_and_a_pass_at_k(run):
     assert result["pass_at"]["4"] == pytest.approx(len(some) / 3)
     assert result["std"] is not None
     assert len(result["per_sample"]) == 4
+
+
+def test_two_models_are_compared_on_each_benchmark_that_both_have(run, tmp_path):
+    other = tmp_path / "other.jsonl"
+    other.write_text(line("d", "Use many words.", {"count:unique_word_count": {"N": 3}}))
+    models = ("-m", "model=run/step_1,run/step_2", "benchmark=[ifeval,ifbench]", "engine=fake")
+    assert run(*models, "sampling.max_tokens=60", f"benchmark.ifbench.question_path={other}") == 0
+    assert run("report", "compare", "step_1", "step_2", "format=json", own=False) == 0, run.err
+    found = json.loads(run.out)
+    assert [(one["a"], one["b"]) for one in found] == [("run/step_1", "run/step_2")] * 2
+    assert sorted(one["all"]["n_questions"] for one in found) == [1, 3]
