@@ -122,19 +122,26 @@ class SamplingConfig:
     """How answers are sampled."""
 
     temperature: float | None = _science(None)
-    """One temperature for all questions; null: by category as in FastChat."""
+    """One temperature for all questions; null: the benchmark's own (MT-Bench: by category)."""
     top_p: float = _science(1.0)
     """Nucleus sampling; 1 is off, whatever the model's generation_config says."""
     top_k: int = _science(-1)
     """Top-k sampling; -1 is off."""
     repetition_penalty: float = _science(1.0)
     """1 is off."""
-    max_tokens: int = _science(1024)
-    """New tokens per turn; 0, behind an endpoint, leaves them to the service."""
+    max_tokens: int | None = _science(1024)
+    """New tokens per turn; null: the benchmark's own number (MT-Bench: 1024, IFEval and IFBench:
+    4096, with thinking 32768); 0, behind an endpoint, leaves them to the service."""
     seed: int = _science(0)
     """Run seed; the seed of a turn is made from it, the question, the turn and the sample."""
     samples: int = 1
     """Answers per question; each has its own id, so raising this only adds work."""
+
+    @property
+    def cap(self) -> int:
+        """``max_tokens`` once the run has filled it in."""
+        assert self.max_tokens is not None, "settings were not validated"
+        return self.max_tokens
 
 
 @dataclass
@@ -373,10 +380,13 @@ class RunConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     benchmark: BenchmarkConfig = field(default_factory=BenchmarkConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
-    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(max_tokens=None))
     report: ReportConfig = field(default_factory=ReportConfig)
     models: list[str] = field(default_factory=list)
     """Several models at once, for experiment files: each becomes a job like ``model=<it>``."""
+    benchmarks: list[str] = field(default_factory=list)
+    """Several benchmarks at once, what ``benchmark=[a,b]`` sets: each becomes a job, and all jobs
+    of a model are one visit of an engine. ``benchmark.<name>.<setting>`` is a setting of one."""
     workspace: str = "results"
     """Folder of everything that is kept; re-running the same command does only what is pending."""
     mode: str | None = None

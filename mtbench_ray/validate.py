@@ -10,7 +10,7 @@ import re
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from mtbench_ray.benchmarks import grader_of
+from mtbench_ray.benchmarks import get_benchmark, grader_of
 from mtbench_ray.config import EndpointConfig, JudgeConfig, RunConfig
 from mtbench_ray.endpoint.prices import listed_prices
 from mtbench_ray.errors import UserError
@@ -53,7 +53,13 @@ def validate(config: RunConfig) -> RunConfig:
         raise UserError(f"limit={config.limit} leaves no question", "write limit=1 or more")
     if config.sampling.samples < 1 or config.judge.samples < 1:
         raise UserError("samples must be at least 1", "write sampling.samples=1 judge.samples=1")
-    for key, cap in (("sampling", config.sampling.max_tokens), ("judge", config.judge.max_tokens)):
+    if config.sampling.max_tokens is None:
+        benchmark = get_benchmark(config.benchmark.name)
+        cap = benchmark.max_tokens(config.model)
+        config = dataclasses.replace(
+            config, sampling=dataclasses.replace(config.sampling, max_tokens=cap)
+        )
+    for key, cap in (("sampling", config.sampling.cap), ("judge", config.judge.max_tokens)):
         if cap < 0:
             raise UserError(
                 f"{key}.max_tokens={cap} permits no token",

@@ -250,3 +250,22 @@ def test_a_detectable_difference_is_found_as_often_as_it_says():
     assert 0.74 < found / 400 < 0.86
     assert detectable(None, 80) is None
     assert detectable(0.1, 4) is None
+
+
+def test_pass_at_k_is_the_chance_that_some_of_k_samples_passes():
+    from itertools import combinations
+
+    from mtbench_ray.stats import pass_at
+
+    passed = [[True, False, False, True, False], [False] * 5, [True] * 5, [True, True]]
+    found = pass_at(passed)
+    assert list(found) == [1, 2, 4, 5]
+    for k, rate in found.items():
+        whole = passed[:3]  # the last one has too few samples
+        chances = [
+            sum(map(any, drawn)) / len(drawn)
+            for samples in whole
+            for drawn in (list(combinations(samples, k)),)
+        ]
+        assert abs(rate - sum(chances) / 3) < 1e-12
+    assert pass_at([]) == {}

@@ -15,12 +15,14 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from mtbench_ray.benchmarks.base import Benchmark
+from mtbench_ray.benchmarks.ifbench import IFBench
+from mtbench_ray.benchmarks.ifeval import IFEval
 from mtbench_ray.benchmarks.mtbench import MTBench
 from mtbench_ray.benchmarks.vicuna import Vicuna
 from mtbench_ray.errors import UserError, unknown_name
 from mtbench_ray.judges.base import Grader
 
-_OURS: tuple[Benchmark, ...] = (MTBench(), Vicuna())
+_OURS: tuple[Benchmark, ...] = (MTBench(), IFEval(), IFBench(), Vicuna())
 ENTRY_POINTS = "mtbench_ray.benchmarks"
 """Group of the entry points of other packages, each the name of a Benchmark."""
 

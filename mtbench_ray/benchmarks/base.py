@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from mtbench_ray.config import ModelConfig, SamplingConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import Grader
 from mtbench_ray.models.sampling import OTHER_TEMPERATURE
@@ -49,6 +50,9 @@ class Benchmark(ABC):
     Attributes:
         name: What ``benchmark=`` calls it; stands in every row.
         about: One line for ``list benchmarks``.
+        licence: Of its questions; empty where it is not known.
+        size: Number of its own questions; 0 where it is not known.
+        turns: Of each of them.
         categories: In the order of tables and plots; others come after them.
         files: Its own files: ``questions``, and where it has them ``references`` and
             ``judge_prompts``.
@@ -57,6 +61,9 @@ class Benchmark(ABC):
 
     name: str
     about: str
+    licence: str = ""
+    size: int = 0
+    turns: int = 1
     categories: Sequence[str] = ()
     files: Mapping[str, Asset]
     graders: Sequence[Grader]
@@ -85,3 +92,7 @@ class Benchmark(ABC):
     def temperature(self, question: Question) -> float:
         """Sampling temperature of a question's answers, where the run has none of its own."""
         return OTHER_TEMPERATURE if question.temperature is None else question.temperature
+
+    def max_tokens(self, model: ModelConfig) -> int:
+        """New tokens of a turn at most, where the run does not say."""
+        return SamplingConfig().cap

@@ -77,7 +77,10 @@ class MTBench(Benchmark):
     """MT-Bench, and any question set in its file format with one or two turns."""
 
     name = "mt_bench"
-    about = "80 two-turn questions in 8 categories (Apache-2.0)"
+    about = "two-turn questions in 8 categories"
+    licence = "Apache-2.0"
+    size = 80
+    turns = 2
     categories: Sequence[str] = CATEGORIES
     files: Mapping[str, Asset] = {
         "questions": _asset(

@@ -44,7 +44,8 @@ class Vicuna(MTBench):
     """Judged as MT-Bench's first turns are, with MT-Bench's judge prompts."""
 
     name = "vicuna"
-    about = "80 single-turn questions of FastChat's older benchmark (Apache-2.0)"
+    about = "single-turn questions of FastChat's older benchmark"
+    turns = 1
     categories: Sequence[str] = tuple(_SIZES)
     files: Mapping[str, Asset] = {
         "questions": Asset(

@@ -20,6 +20,7 @@ usage: python -m mtbench_ray [run] model=MODEL judge=JUDGE [key=value ...]
        python -m mtbench_ray view [workspace=DIR] [port=N]                  open it
        python -m mtbench_ray list benchmarks|models|judges|engines|experiments
        python -m mtbench_ray import fastchat DIR [workspace=DIR]
+       python -m mtbench_ray import answers FILE benchmark=NAME model=LABEL [workspace=DIR]
        python -m mtbench_ray export KIND DIR [workspace=DIR]                 (`export --help`)
 
 `python -m mtbench_ray VERB --help` explains one of them. `python -m mtbench_ray run --cfg job`
@@ -138,7 +139,8 @@ examples:
     "list": """\
 usage: python -m mtbench_ray list benchmarks|models|judges|engines|experiments
 
-Print the names for benchmark=, model=, judge=, engine= or experiment=, with a line on each.
+Print the names for benchmark=, model=, judge=, engine= or experiment=, with a line on each; of
+benchmarks also their size, whether a judge is called and how often for a model, and the licence.
 
 examples:
   python -m mtbench_ray list models
@@ -146,16 +148,21 @@ examples:
 """,
     "import": """\
 usage: python -m mtbench_ray import fastchat DIR [key=value ...]
+       python -m mtbench_ray import answers FILE benchmark=NAME model=LABEL [key=value ...]
 
-Take the answers and judgments of FastChat's data folder DIR into a workspace.
+Take the answers and judgments of FastChat's data folder DIR into a workspace, or a model's answers
+from JSON lines: each has question_id (or prompt) and response, a text or a list (of the turns; to a
+question of one turn: of samples). `stage=judge` with the same benchmark and model grades them.
 
   workspace=DIR         default: results
-  question_path=FILE    the questions (default: question.jsonl in DIR)
-  baseline=MODEL        compare each model that has matches with this one
+  question_path=FILE    the questions (default: question.jsonl in DIR; the official ones)
+  baseline=MODEL        fastchat: compare each model that has matches with this one
 
 examples:
   python -m mtbench_ray import fastchat data/mt_bench
   python -m mtbench_ray import fastchat data/mt_bench workspace=old baseline=gpt-3.5-turbo
+  python -m mtbench_ray import answers out.jsonl benchmark=ifeval model=mine
+  python -m mtbench_ray stage=judge benchmark=ifeval model=mine judge=none
 """,
     "export": """\
 usage: python -m mtbench_ray export KIND DIR [key=value ...]
@@ -163,6 +170,7 @@ usage: python -m mtbench_ray export KIND DIR [key=value ...]
 Write what a workspace holds into the folder DIR, for other programs.
 
   fastchat              answers and judgments as FastChat's files
+  answers               JSON lines, DIR/BENCHMARK/MODEL.jsonl, which `import answers` reads
   scores                scores.csv and scores.parquet
   models                a JSON file for each model: mean, std, rank, parts
   dataset               folders for datasets.load_from_disk: scores, and items with answers

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtbench_ray.benchmarks import benchmarks
+from mtbench_ray.benchmarks import benchmarks, get_benchmark
 from mtbench_ray.cli.overrides import (
     Typed,
     choice,
@@ -174,18 +174,32 @@ def _hydra(
         return [some[0] if len(some) == 1 else None for some in by_job]
 
     def _jobs(config: DictConfig, overrides: list[str]) -> list[RunConfig]:
-        """The settings of a job: one for each of ``models``, composed as ``model=<it>`` is."""
+        """The settings of a job: one for each of ``benchmarks`` and ``models``.
+
+        Each is composed as ``benchmark=<it> model=<it>`` is, with the settings that were typed for
+        its benchmark.
+        """
         from hydra import compose
 
         settings = _settings(config)
         made = []
-        for text in settings.models:
-            own = Typed()
-            name = choice("model", text, known, own, takes_any_name(overrides))
-            _register(own, known, folders)
-            kept = [word for word in overrides if not word.startswith(("model=", "models="))]
-            made.append(_settings(compose("config", [*kept, f"model={name}", "models=[]"])))
-        return made or [settings]
+        for benchmark in settings.benchmarks or [settings.benchmark.name]:
+            get_benchmark(benchmark)
+            words, more = list(overrides), list[str]()
+            if settings.benchmarks:
+                words = [one for one in words if not one.startswith(("benchmark=", "benchmarks="))]
+                more = [f"benchmark={benchmark}", "benchmarks=[]"]
+            more += _quoted(typed.of_benchmark.get(benchmark, []))
+            for text in settings.models:
+                own = Typed()
+                name = choice("model", text, known, own, takes_any_name(overrides))
+                _register(own, known, folders)
+                kept = [one for one in words if not one.startswith(("model=", "models="))]
+                line = [*kept, *more, f"model={name}", "models=[]"]
+                made.append(_settings(compose("config", line)))
+            if not settings.models:
+                made.append(_settings(compose("config", [*words, *more])) if more else settings)
+        return made
 
     def run_one(config: DictConfig) -> Any:
         from hydra.core.hydra_config import HydraConfig

@@ -8,6 +8,7 @@ import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from mtbench_ray.benchmarks import benchmarks
 from mtbench_ray.cli.help import HELP, USAGE, version
@@ -85,12 +86,28 @@ def _list(args: list[str]) -> int:
     rest = {arg for arg in args if not arg.startswith(("--config-dir", "-cd"))} - set(words)
     if len(words) != 1 or rest - set(map(str, folders)):
         raise UserError("list what?", f"list {' | '.join(groups)}")
-    rows = {name: one.about for name, one in benchmarks().items()}
-    if group := groups[words[0]]:
-        rows = presets(folders)[group]
+    if not groups[words[0]]:
+        return _list_benchmarks()
+    rows = presets(folders)[groups[words[0]]]
     width = max(map(len, rows))
     for name, text in rows.items():
         print(f"{name:<{width}}  {text}")
+    return EXIT_OK
+
+
+def _list_benchmarks() -> int:
+    """Name, size, judge, calls of it for a model, licence, and what it is."""
+    rows = [("benchmark", "questions", "judge", "calls a model", "licence", "")]
+    for name, one in benchmarks().items():
+        checked = bool(one.graders[0].checker)
+        calls = 0 if checked else one.size * one.turns
+        rows.append(
+            (name, str(one.size or "?"), "no" if checked else "yes",
+             str(calls) if calls or checked else "?", one.licence or "?", one.about)
+        )  # fmt: skip
+    widths = [max(len(row[place]) for row in rows) for place in range(6)]
+    for row in rows:
+        print("  ".join(f"{text:<{size}}" for text, size in zip(row, widths, strict=True)).rstrip())
     return EXIT_OK
 
 
@@ -162,13 +179,62 @@ def _view(args: list[str]) -> int:
 def _import(args: list[str]) -> int:
     from mtbench_ray.reports.main import import_files
 
+    if "answers" in args:
+        return _import_answers(args)
     words, values = _options(
         args, {"workspace": RunConfig.workspace, "question_path": "", "baseline": ""}
     )
     if len(words) != 2 or words[0] != "fastchat":
-        raise UserError("import what?", "import fastchat DIR workspace=W")
+        raise UserError(
+            "import what?",
+            "import fastchat DIR workspace=W, or import answers FILE benchmark=NAME model=LABEL",
+        )
     values["question_path"] = os.path.expanduser(values["question_path"])
     return import_files(os.path.expanduser(words[1]), **values)
+
+
+def _import_answers(args: list[str]) -> int:
+    from mtbench_ray.planning.answer_files import import_answers
+    from mtbench_ray.reports.tables import label
+    from mtbench_ray.workspace.workspace import Workspace
+
+    words, values = _options(
+        args,
+        {"workspace": RunConfig.workspace, "benchmark": "", "model": "", "question_path": ""},
+    )
+    if len(words) != 2 or words[0] != "answers" or not (values["benchmark"] and values["model"]):
+        raise UserError("import which answers?", "import answers FILE benchmark=NAME model=LABEL")
+    name, model = values["benchmark"], values["model"]
+    with Workspace.open(values["workspace"], write=True) as workspace:
+        found = import_answers(
+            Path(words[1]).expanduser(),
+            workspace,
+            benchmark=name,
+            model=model,
+            question_path=os.path.expanduser(values["question_path"]) or None,
+        )
+    print(f"{label(model)}: {found.answers} answers to {name}, {found.new} new"
+          + (f"; {found.without} questions have none" if found.without else ""))  # fmt: skip
+    more = [f"question_path={values['question_path']}"] * bool(values["question_path"])
+    more += [f"sampling.samples={found.samples}"] * (found.samples > 1)
+    next_line = ["stage=judge", f"benchmark={name}", f"model={model}", *more]
+    print(f"grade them: python -m mtbench_ray {' '.join(next_line)} judge=JUDGE"
+          f" workspace={values['workspace']}")  # fmt: skip
+    return EXIT_OK
+
+
+def _export_answers(folder: Path, place: str) -> int:
+    from mtbench_ray.planning.answer_files import export_answers
+    from mtbench_ray.reports.results import current
+    from mtbench_ray.workspace.workspace import Workspace
+
+    with Workspace.open(place, write=False) as workspace:
+        paths = export_answers(workspace, folder, current(workspace))
+    if not paths:
+        raise UserError(f"the workspace {place} holds no answers", "run something first")
+    for path in paths:
+        print(path)
+    return EXIT_OK
 
 
 def _export(args: list[str]) -> int:
@@ -177,5 +243,7 @@ def _export(args: list[str]) -> int:
     filters = dict.fromkeys(("model", "judge", "category", "benchmark", "mode"), "")
     words, values = _options(args, {"workspace": RunConfig.workspace} | filters)
     if len(words) != 2:
-        raise UserError("export what?", f"export {'|'.join(EXPORTS)} DIR workspace=W")
+        raise UserError("export what?", f"export {'|'.join(EXPORTS)}|answers DIR workspace=W")
+    if words[0] == "answers":
+        return _export_answers(Path(words[1]).expanduser(), values["workspace"])
     return export_files(words[0], os.path.expanduser(words[1]), **values)

@@ -15,9 +15,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mtbench_ray.benchmarks import benchmarks, get_benchmark
 from mtbench_ray.cli.suggestions import GROUPS, check_key, known_keys, open_keys, unknown_flag
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import text_hash
+from mtbench_ray.system.redact import is_secret_name
 from mtbench_ray.validate import refuse_login
 
 # fmt: off
@@ -42,11 +44,13 @@ class Typed:
         args: Arguments for Hydra.
         choices: By group and safe choice name: the text typed.
         multirun: Whether several jobs are asked for.
+        of_benchmark: By benchmark: settings of its jobs alone.
     """
 
     args: list[str] = field(default_factory=list)
     choices: dict[tuple[str, str], str] = field(default_factory=dict)
     multirun: bool = False
+    of_benchmark: dict[str, list[str]] = field(default_factory=dict)
 
 
 def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
@@ -84,6 +88,15 @@ def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
             key, _, value = arg.partition("=")
             if key.lstrip("+~").partition("@")[0] in ("model", "judge"):
                 pairs.append((key, value))
+            elif key == "benchmark" and (names := _several_benchmarks(value, typed.multirun)):
+                typed.args.append(f"benchmarks=[{','.join(names)}]")
+            elif (
+                (parts := key.split(".", 2))[0] == "benchmark"
+                and parts[1:2]
+                and (parts[1] in benchmarks())
+            ):
+                own = _of_benchmark(key, ".".join(parts[2:]), value, presets, typed, free_names)
+                typed.of_benchmark.setdefault(parts[1], []).append(own)
             else:
                 check_key(key)
                 if key.endswith("base_url"):
@@ -124,6 +137,59 @@ def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
     # Hydra reads its flags only before the settings.
     typed.args = [*flags, *typed.args]
     return typed
+
+
+def _several_benchmarks(value: str, multirun: bool) -> list[str]:
+    """The names in ``[a,b]``, or in ``a,b`` where that is no sweep; none where there is one name.
+
+    Raises:
+        UserError: One is not known, or comes twice.
+    """
+    text = value.strip()
+    listed = text.startswith("[") and text.endswith("]")
+    if not listed and (multirun or "," not in text or text.startswith("choice(")):
+        return []
+    names = [name.strip() for name in text.strip("[]").split(",") if name.strip()]
+    for name in names:
+        get_benchmark(name)
+    if not names or len(set(names)) < len(names):
+        raise UserError(
+            f"benchmark={value} " + ("names one twice" if names else "names none"),
+            "write benchmark=[mt_bench,ifeval]",
+        )
+    return names
+
+
+def _of_benchmark(
+    typed_key: str,
+    key: str,
+    value: str,
+    presets: Mapping[str, Collection[str]],
+    typed: Typed,
+    free_names: bool,
+) -> str:
+    """A setting of one benchmark's jobs as an override of these.
+
+    Raises:
+        UserError: There is no such setting, or it cannot differ between benchmarks.
+    """
+    check_key(key)
+    if key.partition(".")[0] in ("model", "models", "benchmark", "benchmarks", "experiment"):
+        raise UserError(
+            f"{typed_key} cannot be set: {key} is the same for all benchmarks of a line",
+            f"write {key}={value}",
+        )
+    if is_secret_name(key.rpartition(".")[2]):
+        raise UserError(
+            f"{typed_key} looks like a secret, which is kept out of files only under its own name",
+            f"write {key}=..., or name a variable of the environment: judge.api_key_env=NAME",
+        )
+    if key.endswith("base_url"):
+        refuse_login(key, value)
+    if key == "judge":
+        value = choice("judge", value, presets, typed, free_names)
+    is_open = any(f"{key}.".startswith(f"{name}.") for name in open_keys())
+    return f"{'++' * is_open}{key}={value}"
 
 
 def family_of(judge: str, known: Collection[str]) -> str | None:

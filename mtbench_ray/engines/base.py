@@ -156,6 +156,7 @@ class ShardUnit:
     Attributes:
         model: Where it is not the shard's: another adapter of the same base, answered among the
             others by the same engine.
+        sampling: Where it is not the shard's: of another benchmark, answered in the same visit.
     """
 
     question: Question
@@ -163,6 +164,7 @@ class ShardUnit:
     answer_id: str
     done: tuple[Turn, ...] = ()
     model: ModelConfig | None = None
+    sampling: SamplingConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

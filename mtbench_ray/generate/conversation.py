@@ -42,7 +42,8 @@ async def _turn(engine: Engine, unit: ShardUnit, shard: Shard, answers: tuple[st
     number = len(answers) + 1
     began = time.monotonic()
     model = unit.model or shard.model
-    sampling = turn_sampling(unit.question, number, unit.sample, shard.sampling, model)
+    settings = unit.sampling or shard.sampling
+    sampling = turn_sampling(unit.question, number, unit.sample, settings, model)
     request_id = f"{unit.question.question_id}|{unit.sample}|{number}|{unit.answer_id[:12]}"
     try:
         messages = build_messages(model, unit.question, answers)

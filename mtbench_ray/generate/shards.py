@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
@@ -22,43 +22,79 @@ class Work:
     units: tuple[ShardUnit, ...]
 
 
-def join_adapters(work: Sequence[Work]) -> list[Work]:
-    """Work of several adapters of one base (and of the base) as one: one engine interleaves it.
+def join(work: Sequence[Work]) -> list[Work]:
+    """Work that one engine does in one visit as one, its longest conversations first.
 
-    The joined work's model is the one with the largest adapter, so that the engine has room for
-    the others; every conversation names its own model.
+    That is all that is pending by a model, of whatever benchmark, and that of several adapters of
+    one base (and of the base), which the engine interleaves. What is not the joined work's own
+    (model, sampling) stands in its conversations.
     """
-    groups: dict[str, list[Work]] = {}
+    bases: dict[str, dict[str, list[Work]]] = {}
     for item in work:
         base = replace(item.model, name="", adapter=None, content="")
-        key = json.dumps([asdict(base), asdict(item.sampling), asdict(item.engine)])
-        groups.setdefault(key, []).append(item)
+        engine = json.dumps(asdict(item.engine))
+        same_base = json.dumps([asdict(base), engine])
+        same_model = json.dumps([asdict(item.model), engine])
+        bases.setdefault(same_base, {}).setdefault(same_model, []).append(item)
     joined = []
-    for group in groups.values():
-        if len(group) < 2 or not any(item.model.adapter for item in group):
-            joined += group
-            continue
-        from mtbench_ray.engines.vllm.arguments import adapter_rank
+    for models in bases.values():
+        by_model = [_merged(items[0], items) for items in models.values()]
+        if len(by_model) > 1 and any(item.model.adapter for item in by_model):
+            from mtbench_ray.engines.vllm.arguments import adapter_rank
 
-        largest = max(group, key=lambda item: adapter_rank(item.model))
-        units = [
-            replace(unit, model=None if item is largest else item.model)
-            for item in group
-            for unit in item.units
+            # It has the largest adapter, so that the engine has room for the others.
+            largest = max(by_model, key=lambda item: adapter_rank(item.model))
+            one = _merged(largest, by_model)
+            # Interleaved: the engine sees all adapters from the first step on.
+            units = sorted(one.units, key=lambda unit: str(unit.question.question_id))
+            by_model = [replace(one, units=tuple(units))]
+        joined += [
+            replace(item, units=tuple(sorted(item.units, key=_length(item), reverse=True)))
+            for item in by_model
         ]
-        # Interleaved: the engine sees all adapters from the first step on.
-        units.sort(key=lambda unit: str(unit.question.question_id))
-        joined.append(replace(largest, units=tuple(units)))
     return joined
+
+
+def _merged(lead: Work, items: Sequence[Work]) -> Work:
+    """All conversations as the work of one of them."""
+    units = [
+        replace(
+            unit,
+            model=unit.model or (None if item.model == lead.model else item.model),
+            sampling=None if sampling == lead.sampling else sampling,
+        )
+        for item in items
+        for unit in item.units
+        for sampling in (unit.sampling or item.sampling,)
+    ]
+    return replace(lead, units=tuple(units))
+
+
+def _length(item: Work) -> Callable[[ShardUnit], tuple[int, int, int]]:
+    """How long a conversation may take: its turns come one after the other."""
+
+    def length(unit: ShardUnit) -> tuple[int, int, int]:
+        sampling = unit.sampling or item.sampling
+        texts = [*unit.question.turns, *(message.content for message in unit.question.context)]
+        return len(unit.question.turns) - len(unit.done), sampling.cap, sum(map(len, texts))
+
+    return length
 
 
 def with_shares(work: Sequence[Work], replicas: int, threads: int) -> list[Work]:
     """Work whose engines know what each may take of a machine, and what its conversations need.
 
+    Engines with the same settings get the same window, whatever is left of each model: one with
+    another would have to be started anew.
+
     Args:
         replicas: Engines in all: they may be on one machine, and share its memory.
         threads: For each where there is no GPU.
     """
+    windows: dict[str, int] = {}
+    for item in work:
+        settings = json.dumps(asdict(item.engine))
+        windows[settings] = max(windows.get(settings, 0), _window(item))
     return [
         replace(
             item,
@@ -66,13 +102,18 @@ def with_shares(work: Sequence[Work], replicas: int, threads: int) -> list[Work]
                 item.engine,
                 replicas=replicas,
                 cpu_threads=threads,
-                window=window_needed(
-                    [unit.question for unit in item.units], item.sampling, item.model
-                ),
+                window=windows[json.dumps(asdict(item.engine))],
             ),
         )
         for item in work
     ]
+
+
+def _window(item: Work) -> int:
+    return max(
+        window_needed([unit.question], unit.sampling or item.sampling, unit.model or item.model)
+        for unit in item.units
+    )
 
 
 def make_shards(work: Sequence[Work], replicas: int, run_id: str) -> list[Shard]:
@@ -112,6 +153,7 @@ def shard_from_json(text: str) -> Shard:
             unit["answer_id"],
             tuple(decode(Turn, turn) for turn in unit["done"]),
             ModelConfig(**unit["model"]) if unit["model"] else None,
+            SamplingConfig(**unit["sampling"]) if unit["sampling"] else None,
         )
         for unit in data["units"]
     )

@@ -169,6 +169,7 @@ class Grader(ABC):
         scored: What tables call the share of wanted things that count in a score.
         note: What the headline is, below a table.
         dimensions: What its items are split by, and the part that each belongs to.
+        binary: Whether the value of an item is 1 or 0: then there is a pass@k.
     """
 
     name: str
@@ -181,11 +182,19 @@ class Grader(ABC):
     dimensions: Mapping[str, Callable[[Slot], str]] = MappingProxyType(
         {"turn": lambda slot: str(slot.turn), "category": lambda slot: slot.category}
     )
+    binary: bool = False
 
     @property
     def headline(self) -> Column:
         """The column of the one figure of an evaluation."""
         return next(column for column in self.columns if column.headline)
+
+    def require(self, questions: Sequence[Question]) -> None:  # noqa: B027
+        """Check, before a run judges, that what the grader needs beside its answers is there.
+
+        Raises:
+            UserError: A package or a file is missing, or it cannot grade one of the questions.
+        """
 
     @abstractmethod
     def wanted(self, view: EvaluationView) -> list[Slot]:

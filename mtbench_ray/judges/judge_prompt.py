@@ -186,7 +186,8 @@ def check_request(slot: Slot, view: EvaluationView) -> Request:
     identity = content_id(
         "judgment",
         {
-            "checker": view.grader.checker,
+            # As it was when the evaluation was planned: another version gives other verdicts.
+            "checker": view.evaluation.judge or view.grader.checker,
             "mode": view.grader.name,
             "answers": [[view.content(one, turn) for turn in turns] for one in slot.answer_ids],
             "turns": list(question.turns),

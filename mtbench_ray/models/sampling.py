@@ -63,7 +63,7 @@ def turn_sampling(
         top_p=sampling.top_p,
         top_k=sampling.top_k,
         repetition_penalty=sampling.repetition_penalty,
-        max_tokens=sampling.max_tokens,
+        max_tokens=sampling.cap,
         seed=turn_seed(sampling.seed, question, turn, sample),
         stop=tuple(model.stop),
     )

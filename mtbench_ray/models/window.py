@@ -27,7 +27,7 @@ def window_needed(
     for question in questions:
         texts = [*question.turns, *(message.content for message in question.context)]
         prompts = (system + sum(map(len, texts))) // _CHARACTERS
-        longest = max(longest, prompts + len(question.turns) * sampling.max_tokens)
+        longest = max(longest, prompts + len(question.turns) * sampling.cap)
     return max(LARGEST_WINDOW, -(-(longest + _TEMPLATE) // _STEP) * _STEP)
 
 

@@ -134,7 +134,7 @@ def estimates(
 ) -> list[Estimate]:
     """What is pending of each evaluation of a run; a call that two of them want counts once."""
     coming = {
-        unit.answer_id: job.config.sampling.max_tokens
+        unit.answer_id: job.config.sampling.cap
         for job in jobs
         if job.config.stage != "judge" and job.error is None
         for unit in job.answers.units

@@ -249,7 +249,7 @@ def union(one: AnswerSet, two: AnswerSet) -> AnswerSet:
 
 
 def _labels(row: Evaluation) -> Hashable:
-    return row.model, row.judge, row.mode, row.baseline
+    return row.model, row.judge, row.mode, row.baseline, row.benchmark
 
 
 def distinguishing_settings(

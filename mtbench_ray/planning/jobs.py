@@ -155,6 +155,7 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
             said = notes[who]
             job.notes, mistake = ([], said) if isinstance(said, UserError) else (said, None)
         if job.judged:
+            job.grader.require(questions)
             job.notes = [*job.notes, *remarks_on(questions, remarks)]
         if mistake is not None:
             if len(settled) == 1:

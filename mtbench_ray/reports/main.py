@@ -22,6 +22,7 @@ from mtbench_ray.reports.page import view
 from mtbench_ray.reports.results import Results, current, tables_of
 from mtbench_ray.reports.scores import all_scores, judgment_rows
 from mtbench_ray.reports.spread import aggregate, is_repeated
+from mtbench_ray.reports.suite import suite
 from mtbench_ray.reports.summary import Summary, summarise, summarise_all
 from mtbench_ray.reports.tables import render
 from mtbench_ray.schema import Evaluation
@@ -95,14 +96,28 @@ def _show(
     several = len({benchmark for benchmark, _ in tables}) > 1
     found = [summarise(results, rows, *table, only) for table in tables]
     only = only or Filter()
+    shown_of = {
+        table: only.rows(results, same, distinguishing_settings(same))
+        for table, same in _by_table(rows).items()
+    }
+    own = results.only(only.categories())
+    width = shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else None
+    every = [row for same in shown_of.values() for row in same]
+    if text := suite(own, every, format, width):
+        print(text)
     for number, (summary, table) in enumerate(zip(found, tables, strict=True)):
         if len(found) > 1:
             title = " ".join(table) if several else summary["mode"]
             mark = {"markdown": "## ", "latex": "% "}.get(format, "")
             print("\n" * bool(number) + f"{mark}{title}\n")
-        same = [row for row in rows if (row.benchmark, row.mode) == table]
-        shown = only.rows(results, same, distinguishing_settings(same))
-        _print(summary, shown, results.only(only.categories()), format)
+        _print(summary, shown_of[table], own, format)
+    return found
+
+
+def _by_table(rows: Sequence[Evaluation]) -> dict[tuple[str, str], list[Evaluation]]:
+    found: dict[tuple[str, str], list[Evaluation]] = {}
+    for row in rows:
+        found.setdefault((row.benchmark, row.mode), []).append(row)
     return found
 
 

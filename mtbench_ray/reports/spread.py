@@ -16,6 +16,7 @@ Definitions, for one model under one judge with N answer samples and M judge sam
 - ``repeat_std``: standard deviation of the averages of repeats: how far the average moves when the
   same checkpoint is answered and judged again, or with N = 1 only judged again. Over turns that
   every repeat has a verdict on. Null where nothing is repeated.
+- ``pass_at``: pass@k by k, where a value is 1 or 0; see :func:`mtbench_ray.stats.pass_at`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
-from mtbench_ray.judges.base import Item, ScoreOptions
+from mtbench_ray.judges.base import Grader, Item, ScoreOptions
 from mtbench_ray.planning.evaluations import distinguishing_settings
 from mtbench_ray.reports.results import Results, judged_alone
 from mtbench_ray.schema import Evaluation, Slot
-from mtbench_ray.stats import clustered_mean, variance_parts
+from mtbench_ray.stats import clustered_mean, pass_at, variance_parts
 
 NOTE = (
     "spread: std is over single verdicts, sem clustered by question; the parts are standard"
@@ -51,6 +52,7 @@ def aggregate(results: Results, evaluations: Iterable[Evaluation]) -> dict[str, 
         "results": [
             {"id": row.evaluation_id, "settings": settings[row.evaluation_id]}
             | spread(row, results.items(row), results.options)
+            | _passes(results.grader(row), results.items(row))
             for row in judged_alone(rows)
         ],
     }
@@ -102,6 +104,17 @@ def spread(row: Evaluation, items: Sequence[Item], options: ScoreOptions) -> dic
         "scored": len(values),
         "failed": dict(sorted(Counter(item.reason for item in items if item.reason).items())),
     }
+
+
+def _passes(grader: Grader, items: Sequence[Item]) -> dict[str, Any]:
+    """pass@k, where the grader says yes or no."""
+    if not grader.binary:
+        return {}
+    by_question: dict[Hashable, list[bool]] = {}
+    for item in items:
+        if item.value is not None:
+            by_question.setdefault(_unit(item.slot), []).append(item.value == 1.0)
+    return {"pass_at": {str(k): rate for k, rate in pass_at(list(by_question.values())).items()}}
 
 
 def is_repeated(row: Evaluation) -> bool:

@@ -31,10 +31,20 @@ def overview(jobs: Sequence[Job], *, turns: int, verdicts: int, gpus: int | None
         "judge": _several(map(_judge, jobs)),
         "thinking": _several(job.config.model.thinking for job in jobs),
         "workspace": str(Path(config.workspace).expanduser().absolute()),
-        "pending": f"{turns} turns to answer, {verdicts} judge calls",
+        "pending": f"{turns} turns to answer, {verdicts} {_verdicts(jobs)}",
     }
     width = max(map(len, lines))
     return [f"{name:<{width}}  {label(text)}" for name, text in lines.items()]
+
+
+def _verdicts(jobs: Sequence[Job]) -> str:
+    """What gives the verdicts of a run."""
+    checked = {bool(job.grader.checker) for job in jobs if job.judged}
+    return (
+        {True: "checks", False: "judge calls"}[checked.pop()]
+        if len(checked) == 1
+        else ("judge calls and checks" if checked else "judge calls")
+    )
 
 
 def _several(texts: Iterable[str]) -> str:
@@ -45,12 +55,19 @@ def _several(texts: Iterable[str]) -> str:
 
 
 def _benchmark(jobs: Sequence[Job]) -> str:
+    by_name: dict[str, list[Job]] = {}
+    for job in jobs:
+        by_name.setdefault(job.data.name, []).append(job)
+    return "; ".join(_one_benchmark(mine, len(by_name) == 1) for mine in by_name.values())
+
+
+def _one_benchmark(jobs: Sequence[Job], detail: bool) -> str:
     questions = {question.question_id: question for job in jobs for question in job.questions}
     by_category = Counter(question.category for question in questions.values())
     listed = ", ".join(f"{name} {count}" for name, count in by_category.items())
     source = jobs[0].config.question_path
     name = f"{jobs[0].data.name} ({source})" if source else jobs[0].data.name
-    return f"{name}, {len(questions)} questions: {listed}"
+    return f"{name}, {len(questions)} questions" + f": {listed}" * detail
 
 
 def _engine(config: RunConfig, gpus: int | None) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 
 from mtbench_ray.engines.base import ShardUnit
-from mtbench_ray.generate.shards import Work, join_adapters
+from mtbench_ray.generate.shards import Work, join
 from mtbench_ray.judges.base import Turns
 from mtbench_ray.models.fingerprint import as_planned
 from mtbench_ray.planning.jobs import Job, model_of
@@ -16,7 +16,7 @@ from mtbench_ray.planning.plan import pending_turns
 def pending_work(
     jobs: Sequence[Job], turns: Turns, received: Collection[tuple[str, int]] = ()
 ) -> list[Work]:
-    """Conversations to have, by model; adapters of one base together.
+    """Conversations to have, by model: of all benchmarks; adapters of one base together.
 
     Args:
         turns: Live view of the workspace's turns.
@@ -48,4 +48,4 @@ def pending_work(
             content = json.loads(job.answers.settings).get("fingerprint", "")
             model = as_planned(model_of(job), content)
             work.append(Work(model, job.config.sampling, job.config.engine, units))
-    return join_adapters(work)
+    return join(work)

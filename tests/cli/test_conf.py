@@ -58,7 +58,10 @@ LINE = ["model=any/name", "judge=none", "engine=fake"]
         (["model.name=null"], "model.name takes a text, not 'null'"),
         (["cluster=atuo"], "there is no cluster 'atuo'\n  did you mean cluster=auto?"),
         (["experiment=quik"], "there is no experiment 'quik'\n  did you mean experiment=quick?"),
-        (["benchmark=other"], "there is no benchmark 'other'\n  there are: mt_bench"),
+        (
+            ["benchmark=other"],
+            "there is no benchmark 'other'\n  there are: ifbench, ifeval, mt_bench",
+        ),
         (["hydra/launcher=x"], "there is no hydra/launcher 'x'\n  there are: "),
         (["hydra.run.foo=1"], "Could not override 'hydra.run.foo'."),
         (["limit=${nothing}"], "'nothing' not found"),

@@ -56,7 +56,7 @@ def test_models_are_presets_paths_and_ids(own, monkeypatch, tmp_path):
     ]  # fmt: skip
     assert [config.model.embedded for config in configs] == [True, False, False, False]
     assert configs[2].model.system_prompt == "Be kind."
-    assert [config.sampling.max_tokens for config in configs] == [1024, 1024, 1024, 100]
+    assert [config.sampling.max_tokens for config in configs] == [None, None, None, 100]
     assert {config.sampling.top_p for config in configs} == {0.5}
     assert all(not config.models for config in configs)
 

@@ -22,13 +22,14 @@ def test_long_own_questions_widen_the_window():
     assert window_needed([long], SamplingConfig(), ModelConfig()) == 22 * 1024
 
 
-def test_engines_are_told_what_their_conversations_need():
+def test_engines_of_one_kind_are_told_what_the_longest_of_their_conversations_needs():
+    """Another window would be another engine, and a start instead of a swap."""
     units = (ShardUnit(question(1), 0, "a"),)
     work = [
-        Work(ModelConfig(path="m"), SamplingConfig(max_tokens=n), EngineConfig(), units)
-        for n in (1024, 16000)
+        Work(ModelConfig(path="m"), SamplingConfig(max_tokens=n), EngineConfig(dtype=dtype), units)
+        for n, dtype in ((1024, "auto"), (16000, "auto"), (1024, "float32"))
     ]
-    assert [item.engine.window for item in with_shares(work, 1, 1)] == [8192, 32768]
+    assert [item.engine.window for item in with_shares(work, 1, 1)] == [32768, 32768, 8192]
 
 
 QWEN = {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,

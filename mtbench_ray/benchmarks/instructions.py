@@ -1,0 +1,307 @@
+"""Benchmarks whose answers follow instructions that code checks: no judge is called.
+
+The checkers are if-verifiable's (the extra ``ifeval``), and run in processes of their own, see
+:mod:`mtbench_ray.benchmarks.check_pool`. Each instruction has two verdicts, strict and loose; the
+loose one forgives Markdown's stars, a first and a last line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import metadata
+from typing import Any, NamedTuple
+
+from mtbench_ray.benchmarks.base import Benchmark, Official, QuestionSet
+from mtbench_ray.benchmarks.check_pool import Check, fetch_data, pool
+from mtbench_ray.config import ModelConfig
+from mtbench_ray.errors import UserError
+from mtbench_ray.judges.base import (
+    Asked,
+    Column,
+    EvaluationView,
+    Grader,
+    Item,
+    Reading,
+    Reply,
+    ScoreOptions,
+    value_of,
+)
+from mtbench_ray.judges.judge_prompt import check_request, units
+from mtbench_ray.judges.scores import judge_label, mean_scores
+from mtbench_ray.schema import Outcome, Question, QuestionId, Request, Score, Slot, canonical
+
+PACKAGE = "if-verifiable"
+PATCH = 1
+"""Counts what we do otherwise than that package (see check_process.py), where it changes verdicts:
+1: seeds are set, an empty answer follows nothing, an unknown instruction is an error."""
+STRICT, LOOSE = LEVELS = ("strict", "loose")
+MAX_TOKENS = 4096
+"""Of the official prompts' answers the longest have some 2,000; lm-eval's 1,280 cut the thinking of
+models that think without being told."""
+MAX_TOKENS_THINKING = 32768
+"""Where thinking is on: what IFBench's authors give it."""
+
+
+class Criterion(NamedTuple):
+    """What one verdict is of: ``<place in the prompt> <instruction id> <level>``."""
+
+    place: int
+    instruction: str
+    level: str
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self))
+
+    @staticmethod
+    def of(text: str) -> Criterion:
+        """The reverse of ``str``."""
+        place, instruction, level = text.split(" ")
+        return Criterion(int(place), instruction, level)
+
+
+class Instructions(Grader):
+    """Were the instructions followed?
+
+    Args:
+        family: Whose checkers.
+        level: The level of the headline and of the tables by type.
+    """
+
+    def __init__(self, family: str, level: str) -> None:
+        self.name = "instructions"
+        self.binary = True
+        self.family = family
+        self.level = level
+        self.note = (
+            f"share of prompts with all instructions followed ({level}); loose forgives * and a"
+            " first or last line"
+        )
+        other = LOOSE if level == STRICT else STRICT
+        self.columns = (
+            Column(f"prompt_{level}", f"prompt {level}", f"prompt_{level}", digits=4,
+                   headline=True),
+            Column(f"instruction_{level}", f"instr. {level}", f"instruction_{level}", digits=4),
+            Column(f"prompt_{other}", f"prompt {other}", f"prompt_{other}", digits=4),
+            Column(f"instruction_{other}", f"instr. {other}", f"instruction_{other}", digits=4),
+            Column("types", "", f"instruction_{level}", "type", digits=3),
+        )  # fmt: skip
+
+    @property
+    def checker(self) -> str:  # type: ignore[override]
+        """The package with its version, and ours of what we do otherwise."""
+        try:
+            version = metadata.version(PACKAGE)
+        except metadata.PackageNotFoundError:
+            version = "(not installed)"
+        return f"{PACKAGE} {version} patch {PATCH}"
+
+    def require(self, questions: Sequence[Question]) -> None:
+        """Have the checkers and their data, and a checker of each instruction.
+
+        Raises:
+            UserError: Something is missing, or a question has an instruction that is unknown.
+        """
+        try:
+            metadata.version(PACKAGE)
+        except metadata.PackageNotFoundError:
+            raise UserError(
+                f"the answers are checked by {PACKAGE}, which is not installed",
+                "pip install 'mtbench-ray[ifeval]'",
+            ) from None
+        fetch_data()
+        known = pool().known(self.family)
+        for question in questions:
+            for one in _instructions(question):
+                if one["id"] not in known:
+                    raise UserError(
+                        f"question {question.question_id}: {PACKAGE} has no checker of the"
+                        f" instruction {one['id']}",
+                        "correct its id, or take the question out",
+                    )
+
+    def wanted(self, view: EvaluationView) -> list[Slot]:
+        """Two verdicts of each instruction of each answer."""
+        return [
+            Slot(
+                model=view.evaluation.model,
+                question_id=question.question_id,
+                category=question.category,
+                group=question.group,
+                turn=1,
+                sample=unit.sample,
+                answer_ids=(unit.answer_id,),
+                criterion=str(Criterion(place, one["id"], level)),
+            )
+            for unit, question, _ in units(view)
+            for place, one in enumerate(_instructions(question))
+            for level in LEVELS
+        ]
+
+    def grade(self, slot: Slot, view: EvaluationView) -> Request:
+        """A check."""
+        return check_request(slot, view)
+
+    def read(self, asked: Asked, view: EvaluationView, reply: Reply) -> Reading:
+        """Check the answer."""
+        answer = view.content(asked.answer_ids[0], asked.turn)
+        criterion = Criterion.of(asked.criterion)
+        question = view.questions[asked.question_id]
+        kwargs = _instructions(question)[criterion.place]["kwargs"]
+        if not answer.strip():
+            return _reading(False)
+        check = Check(
+            self.family, criterion.instruction, canonical(kwargs), question.turns[0], answer
+        )
+        found = pool().verdict(check)
+        if found.error:
+            return Reading(None, None, "error", found.error)
+        return _reading(found.strict if criterion.level == STRICT else found.loose)
+
+    def items(self, outcomes: Sequence[Outcome]) -> list[Item]:
+        """Whether all instructions of an answer were followed, at the headline's level."""
+        return _prompts(outcomes, self.level)
+
+    def reduce(
+        self, views: Sequence[EvaluationView], outcomes: Sequence[Outcome], options: ScoreOptions
+    ) -> list[Score]:
+        """Shares of prompts and of instructions at both levels; of the latter by type too.
+
+        Parts: ``type`` is the instruction's kind, what stands before the colon of its id;
+        ``instruction`` its whole id; ``category`` of prompts the kind of their first one.
+        """
+        judge = judge_label(outcomes, options)
+        scores: list[Score] = []
+        for level in LEVELS:
+            single = [Item(one.slot, value_of(one), one.reason) for one in _at(outcomes, level)]
+            by_category = {"category": lambda slot: slot.category} if level == self.level else {}
+            by_type = {
+                "type": lambda slot: kind(Criterion.of(slot.criterion).instruction),
+                "instruction": lambda slot: Criterion.of(slot.criterion).instruction,
+            }
+            for metric, items, parts in (
+                (f"prompt_{level}", _prompts(outcomes, level), by_category),
+                (f"instruction_{level}", single, by_type),
+            ):
+                scores += mean_scores(self.name, metric, items, parts, options, judge)
+        return scores
+
+
+class InstructionBenchmark(Benchmark):
+    """Prompts with instructions in IFEval's file format; answers are greedy."""
+
+    def read(
+        self,
+        questions: str,
+        references: str | None,
+        names: Mapping[str, str],
+        official: Callable[[], Official | None] = lambda: None,
+    ) -> QuestionSet:
+        """Parse JSON lines of ``key``, ``prompt``, ``instruction_id_list`` and ``kwargs``."""
+        where = names.get("questions", "questions")
+        if references is not None:
+            raise UserError(
+                f"{self.name} is checked without references", "leave reference_path out"
+            )
+        revision = hashlib.sha256(questions.encode("utf-8", "surrogatepass")).hexdigest()
+        found: dict[QuestionId, Question] = {}
+        for place, row in _rows(questions, where):
+            key, prompt = row.get("key"), row.get("prompt")
+            if isinstance(key, bool) or not isinstance(key, int | str):
+                raise UserError(f"{place}: key must be a whole number or a text")
+            if not isinstance(prompt, str) or not prompt.strip():
+                raise UserError(f"{place}: prompt must be a text")
+            if key in found:
+                raise UserError(f"{place}: key {key} comes twice")
+            asked = _asked(row, place)
+            found[key] = Question(
+                benchmark=self.name,
+                question_id=key,
+                category=kind(asked[0]["id"]),
+                turns=(prompt,),
+                group=str(key),
+                tags=tuple(dict.fromkeys(f"instruction:{one['id']}" for one in asked)),
+                grading=canonical({"instructions": asked}),
+                revision=revision,
+            )
+        if not found:
+            raise UserError(f"{where} holds no questions")
+        return QuestionSet(tuple(found.values()))
+
+    def temperature(self, question: Question) -> float:
+        """Greedy, as in the papers."""
+        return 0.0
+
+    def max_tokens(self, model: ModelConfig) -> int:
+        """Room for thinking where it is on."""
+        return MAX_TOKENS_THINKING if model.thinking in ("on", "prompt") else MAX_TOKENS
+
+
+def kind(instruction: str) -> str:
+    """What stands before the colon of an instruction's id."""
+    return instruction.partition(":")[0]
+
+
+def _rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place and object of each line."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{where} line {number} is not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise UserError(f"{where} line {number} is not a JSON object")
+        yield f"{where} line {number}", row
+
+
+def _asked(row: Mapping[str, Any], place: str) -> list[dict[str, Any]]:
+    """The instructions of a row with their arguments; null is none, as in Google's program."""
+    ids, kwargs = row.get("instruction_id_list"), row.get("kwargs")
+    if not isinstance(ids, list) or not ids or not all(isinstance(one, str) for one in ids):
+        raise UserError(f"{place}: instruction_id_list must be a list of texts")
+    if any(" " in one for one in ids):
+        raise UserError(f"{place}: an instruction id has no space")
+    if not isinstance(kwargs, list) or len(kwargs) != len(ids):
+        raise UserError(f"{place}: kwargs must be a list with one object for each instruction")
+    if not all(isinstance(one, dict) for one in kwargs):
+        raise UserError(f"{place}: kwargs must be a list of objects")
+    return [
+        {"id": name, "kwargs": {key: value for key, value in given.items() if value is not None}}
+        for name, given in zip(ids, kwargs, strict=True)
+    ]
+
+
+def _instructions(question: Question) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(question.grading)["instructions"]
+    return found
+
+
+def _reading(followed: bool) -> Reading:
+    return Reading("yes" if followed else "no", float(followed), "ok")
+
+
+def _at(outcomes: Sequence[Outcome], level: str) -> list[Outcome]:
+    return [one for one in outcomes if Criterion.of(one.slot.criterion).level == level]
+
+
+def _prompts(outcomes: Sequence[Outcome], level: str) -> list[Item]:
+    """One item for each answer: 1 where all its instructions were followed.
+
+    Scored only where all are: of a prompt with some verdicts missing nothing is known.
+    """
+    groups: dict[Hashable, list[Outcome]] = {}
+    for one in _at(outcomes, level):
+        groups.setdefault((one.slot.model, one.slot.answer_ids), []).append(one)
+    items = []
+    for group in groups.values():
+        slot = replace(group[0].slot, criterion="")
+        values = [value_of(one) for one in group]
+        reason = next((one.reason or "unparsed" for one in group if value_of(one) is None), "")
+        value = None if reason else math.prod(v or 0.0 for v in values)
+        items.append(Item(slot, value, reason))
+    return items

@@ -1,0 +1,59 @@
+"""What is pending by a model is one visit of an engine, whatever benchmarks it is of."""
+
+from shards import question
+
+from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
+from mtbench_ray.engines.base import ShardUnit
+from mtbench_ray.generate.shards import Work, join, make_shards, shard_from_json, shard_to_json
+from mtbench_ray.schema import Question
+
+SHORT, LONG = SamplingConfig(max_tokens=100), SamplingConfig(max_tokens=4000)
+
+
+def work(model, sampling, *questions, **engine):
+    units = tuple(
+        ShardUnit(one, 0, f"{model}-{one.benchmark}-{one.question_id}") for one in questions
+    )
+    return Work(ModelConfig(model), sampling, EngineConfig(kind="fake", **engine), units)
+
+
+def single(number, text="Say it."):
+    return Question("checked", number, "x", (text,))
+
+
+def test_benchmarks_of_a_model_are_one_visit_and_keep_their_sampling():
+    items = [work(model, sampling, one)
+             for sampling, one in ((SHORT, question(1)), (LONG, single(1)))
+             for model in ("a", "b", "c")]  # fmt: skip
+    joined = join(items)
+    assert [item.model.path for item in joined] == ["a", "b", "c"]
+    shards = make_shards(joined, 1, "run")
+    assert len(shards) == 3
+    assert [shard.next_model.path if shard.next_model else None for shard in shards] == [
+        "b", "c", None,
+    ]  # fmt: skip
+    for shard in map(shard_from_json, map(shard_to_json, shards)):
+        used = {unit.question.benchmark: unit.sampling or shard.sampling for unit in shard.units}
+        assert used == {"mt_bench": SHORT, "checked": LONG}
+
+
+def test_engines_with_other_settings_are_visits_of_their_own():
+    joined = join([work("a", SHORT, single(1)), work("a", SHORT, single(2), dtype="float32")])
+    assert [item.engine.dtype for item in joined] == ["auto", "float32"]
+
+
+def test_the_longest_conversations_come_first():
+    """By turns that are left, then by the cap of each, then by the length of the prompts."""
+    (joined,) = join([
+        work("a", SHORT, single(1), question(2), single(3, "Say it at length.")),
+        work("a", LONG, single(4)),
+    ])  # fmt: skip
+    assert [unit.question.question_id for unit in joined.units] == [2, 4, 3, 1]
+
+
+def test_each_part_of_a_model_that_is_split_has_some_of_each_benchmark():
+    items = [work("a", SHORT, *map(question, range(6))), work("a", LONG, *map(single, range(6)))]
+    shards = make_shards(join(items), 2, "run")
+    assert len(shards) == 2
+    for shard in shards:
+        assert [unit.question.benchmark for unit in shard.units].count("checked") == 3
