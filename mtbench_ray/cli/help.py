@@ -162,7 +162,6 @@ examples:
   python -m mtbench_ray import fastchat data/mt_bench
   python -m mtbench_ray import fastchat data/mt_bench workspace=old baseline=gpt-3.5-turbo
   python -m mtbench_ray import answers out.jsonl benchmark=ifeval model=mine
-  python -m mtbench_ray stage=judge benchmark=ifeval model=mine judge=none
 """,
     "export": """\
 usage: python -m mtbench_ray export KIND DIR [key=value ...]

@@ -10,6 +10,7 @@ import pytest
 from stub_server import StubServer
 from verdict_rows import evaluation, verdict
 
+from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.cli.main import main
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.reports.spread import aggregate, is_repeated, spread
@@ -103,7 +104,11 @@ def test_nothing_scored_has_no_figure():
 
 def test_only_rated_evaluations_are_aggregated():
     rows = [evaluation(), evaluation(judge=""), evaluation("other")]
-    found = aggregate(SimpleNamespace(items=lambda row: [verdict(5)], options=OPTIONS), rows)
+    results = SimpleNamespace(
+        items=lambda row: [verdict(5)], grader=lambda row: grader_of(row.benchmark, row.mode),
+        options=OPTIONS,
+    )  # fmt: skip
+    found = aggregate(results, rows)
     assert [item["model"] for item in found["results"]] == ["m", "other"]
     assert [is_repeated(evaluation(samples=n, judge_samples=m)) for n, m in
             ((1, 1), (2, 1), (1, 2))] == [False, True, True]  # fmt: skip
