@@ -212,6 +212,11 @@ def _tokenizer(
         hint = "check that the checkpoint was saved with its tokenizer"
         if "trust_remote_code" in str(error):
             hint = "if you trust its author: engine.trust_remote_code=true"
+        elif torchvision_is_broken():
+            hint = (
+                "transformers does not import beside this torchvision, which is not made for this"
+                " torch: pip uninstall -y torchvision torchaudio torchcodec"
+            )
         raise UserError(
             f"model {model.label}: its tokenizer does not load: {reason}", hint
         ) from None
@@ -219,6 +224,17 @@ def _tokenizer(
         _kept.clear()
         _kept[key] = tokenizer
     return tokenizer
+
+
+def torchvision_is_broken() -> bool:
+    """Whether there is a torchvision that does not load: pip may take one for another torch."""
+    try:
+        import torchvision  # noqa: F401
+    except ImportError:
+        return False
+    except Exception:
+        return True
+    return False
 
 
 def _tokenizer_key(folder: Path) -> str:

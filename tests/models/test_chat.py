@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -481,3 +482,16 @@ def test_a_template_in_another_encoding_is_told(make_checkpoint: Any, tmp_path: 
     wide.write_text(PLAIN, "utf-16")
     with pytest.raises(UserError, match="cannot be read"):
         load(make_checkpoint(PLAIN), chat_template=str(wide))
+
+
+def test_a_torchvision_made_for_another_torch_is_named(tmp_path, monkeypatch):
+    """transformers then imports no model at all, and says that a model's config is at fault."""
+    folder = tmp_path / "path"
+    (folder / "torchvision").mkdir(parents=True)
+    (folder / "torchvision" / "__init__.py").write_text("raise RuntimeError('no operator nms')")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError) as error:
+        load_template(ModelConfig(path=str(tmp_path)))
+    assert "pip uninstall -y torchvision torchaudio torchcodec" in str(error.value)
