@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from paths import ROOT
+from paths import ROOT, TESTS
 
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.errors import EngineFault, UserError
@@ -368,7 +368,7 @@ def test_a_real_server_answers_to_its_key_alone_and_leaves_nothing(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        env={**OUTSIDE, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)},
+        env=OUTSIDE | {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": f"{ROOT}:{TESTS}/support"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
