@@ -33,6 +33,7 @@ from mtbench_ray.judges.base import (
 from mtbench_ray.judges.judge_prompt import check_request, units
 from mtbench_ray.judges.scores import judge_label, mean_scores
 from mtbench_ray.schema import Outcome, Question, QuestionId, Request, Score, Slot, canonical
+from mtbench_ray.system.json_lines import json_lines
 
 PACKAGE = "if-verifiable"
 PATCH = 1
@@ -247,16 +248,7 @@ def kind(instruction: str) -> str:
 
 def _rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Place and object of each line."""
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{where} line {number} is not JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise UserError(f"{where} line {number} is not a JSON object")
-        yield f"{where} line {number}", row
+    return ((f"{where} line {line}", row) for line, row in json_lines(text, where))
 
 
 def _asked(row: Mapping[str, Any], place: str) -> list[dict[str, Any]]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mtbench_ray.benchmarks.base import Benchmark, Official, QuestionSet
@@ -16,6 +15,7 @@ from mtbench_ray.judges.pairwise import Pairwise
 from mtbench_ray.judges.single import Single
 from mtbench_ray.schema import Question, QuestionId
 from mtbench_ray.system.assets import Asset
+from mtbench_ray.system.json_lines import json_lines
 
 CATEGORIES = (
     "writing",
@@ -125,7 +125,7 @@ class MTBench(Benchmark):
                 two, or the reference file holds nothing for any question.
         """
         where = names.get("questions", "questions")
-        rows = self._question_rows(questions, where)
+        rows = self._questionjson_lines(questions, where)
         if not rows:
             raise UserError(f"{where} holds no questions")
         known = {}
@@ -156,19 +156,19 @@ class MTBench(Benchmark):
 
     def _official(self, texts: Official) -> dict[tuple[str, ...], _Known]:
         """The official questions by their turns."""
-        answers = _reference_rows(texts.references, "the official references")
-        rows = self._question_rows(texts.questions, "the official questions").values()
+        answers = _referencejson_lines(texts.references, "the official references")
+        rows = self._questionjson_lines(texts.questions, "the official questions").values()
         return {
             row.question.turns: _Known(row, answers.get(row.question.question_id, ()))
             for row in rows
         }
 
-    def _question_rows(self, text: str, where: str) -> dict[QuestionId, _Row]:
+    def _questionjson_lines(self, text: str, where: str) -> dict[QuestionId, _Row]:
         revision = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         # One spelling of a category, whatever its case: the benchmark's, else the first one.
         spelling = {name.casefold(): name for name in (*self.categories, *NEEDS_REFERENCE)}
         found: dict[QuestionId, _Row] = {}
-        for line, fields in _rows(text, where):
+        for line, fields in json_lines(text, where):
             row = _question(fields, f"{where} line {line}", self.name, revision)
             question = row.question
             category = spelling.setdefault(question.category.casefold(), question.category)
@@ -178,21 +178,6 @@ class MTBench(Benchmark):
                 question=dataclasses.replace(question, category=category)
             )
         return found
-
-
-def _rows(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line number and object of each line; splits on newline only, as JSON lines does."""
-    for line, part in enumerate(text.split("\n"), start=1):
-        part = part.removeprefix("\ufeff")  # also within a file: of files that were joined
-        if not part.strip():
-            continue
-        try:
-            row = json.loads(part)
-        except ValueError as error:
-            raise UserError(f"{where} line {line} is not JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise UserError(f"{where} line {line} is not a JSON object")
-        yield line, row
 
 
 def _question(row: Mapping[str, Any], where: str, benchmark: str, revision: str) -> _Row:
@@ -232,7 +217,7 @@ def _with_references(
     where: str,
     known: Mapping[tuple[str, ...], _Known],
 ) -> QuestionSet:
-    answers = {} if references is None else _reference_rows(references, where)
+    answers = {} if references is None else _referencejson_lines(references, where)
     if references is not None and not answers.keys() & rows.keys():
         raise UserError(
             f"{where} holds no reference answer to any of these questions",
@@ -276,9 +261,9 @@ def _with_references(
     return QuestionSet(tuple(questions), faults, notes, from_file, from_official)
 
 
-def _reference_rows(text: str, where: str) -> dict[QuestionId, tuple[str, ...]]:
+def _referencejson_lines(text: str, where: str) -> dict[QuestionId, tuple[str, ...]]:
     answers: dict[QuestionId, tuple[str, ...]] = {}
-    for line, row in _rows(text, where):
+    for line, row in json_lines(text, where):
         question_id = _id(row, f"{where} line {line}")
         if question_id in answers:
             raise UserError(f"{where} line {line}: question {question_id} comes twice")

@@ -35,6 +35,7 @@ from mtbench_ray.schema import (
     content_id,
     question_hash,
 )
+from mtbench_ray.system.json_lines import json_lines
 from mtbench_ray.validate import validate
 from mtbench_ray.workspace.filenames import safe_names
 from mtbench_ray.workspace.journal import replacing
@@ -179,17 +180,8 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        where = f"{path.name} line {number}"
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{where} is not JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise UserError(f"{where} is not a JSON object")
-        yield where, row
+    for line, row in json_lines(text, path.name):
+        yield f"{path.name} line {line}", row
 
 
 def _question(
