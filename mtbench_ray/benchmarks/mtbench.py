@@ -125,7 +125,7 @@ class MTBench(Benchmark):
                 two, or the reference file holds nothing for any question.
         """
         where = names.get("questions", "questions")
-        rows = self._questionjson_lines(questions, where)
+        rows = self._question_rows(questions, where)
         if not rows:
             raise UserError(f"{where} holds no questions")
         known = {}
@@ -156,14 +156,14 @@ class MTBench(Benchmark):
 
     def _official(self, texts: Official) -> dict[tuple[str, ...], _Known]:
         """The official questions by their turns."""
-        answers = _referencejson_lines(texts.references, "the official references")
-        rows = self._questionjson_lines(texts.questions, "the official questions").values()
+        answers = _reference_rows(texts.references, "the official references")
+        rows = self._question_rows(texts.questions, "the official questions").values()
         return {
             row.question.turns: _Known(row, answers.get(row.question.question_id, ()))
             for row in rows
         }
 
-    def _questionjson_lines(self, text: str, where: str) -> dict[QuestionId, _Row]:
+    def _question_rows(self, text: str, where: str) -> dict[QuestionId, _Row]:
         revision = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         # One spelling of a category, whatever its case: the benchmark's, else the first one.
         spelling = {name.casefold(): name for name in (*self.categories, *NEEDS_REFERENCE)}
@@ -217,7 +217,7 @@ def _with_references(
     where: str,
     known: Mapping[tuple[str, ...], _Known],
 ) -> QuestionSet:
-    answers = {} if references is None else _referencejson_lines(references, where)
+    answers = {} if references is None else _reference_rows(references, where)
     if references is not None and not answers.keys() & rows.keys():
         raise UserError(
             f"{where} holds no reference answer to any of these questions",
@@ -261,7 +261,7 @@ def _with_references(
     return QuestionSet(tuple(questions), faults, notes, from_file, from_official)
 
 
-def _referencejson_lines(text: str, where: str) -> dict[QuestionId, tuple[str, ...]]:
+def _reference_rows(text: str, where: str) -> dict[QuestionId, tuple[str, ...]]:
     answers: dict[QuestionId, tuple[str, ...]] = {}
     for line, row in json_lines(text, where):
         question_id = _id(row, f"{where} line {line}")
