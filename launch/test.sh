@@ -2,7 +2,7 @@
 # Runs all checks; sets up .venv first where needed.
 #
 #   bash launch/test.sh          all, as CI does: tests with engines and Ray one by one, then the rest
-#   bash launch/test.sh quick    in three minutes: no engine, no Ray, no whole run, no process started
+#   bash launch/test.sh quick    in two minutes: no engine, no Ray, no whole run, no process started
 #   bash launch/test.sh -n 2 -m "not engine and not rays"     (other arguments are pytest's)
 #   bash launch/test.sh -k parse
 set -euo pipefail
@@ -14,6 +14,8 @@ bash "$root/launch/setup.sh" dev
 cd -- "$root"
 # A Ray started by a test must not write an auth token into the home folder.
 export RAY_AUTH_MODE=disabled
+# Hundreds of processes import the same modules: without kept bytecode each compiles them anew.
+unset PYTHONDONTWRITEBYTECODE
 
 step() {
   local name=$1
@@ -30,8 +32,8 @@ step "ruff check" "$python" -m ruff check .
 step "ruff format" "$python" -m ruff format --check .
 step "mypy" "$python" -m mypy
 if [ "$*" = quick ]; then
-  step "pytest, quick" "$python" -m pytest -m "not engine and not rays and not runs" -n logical \
-    --dist loadfile
+  step "pytest, quick" "$python" -m pytest -m "not engine and not rays and not runs" \
+    -n $(($(nproc) + 1)) --dist worksteal
 elif [ $# -gt 0 ]; then
   step "pytest" "$python" -m pytest "$@"
 else

@@ -1,4 +1,4 @@
-"""One endpoint that speaks the OpenAI chat API, and the only policy of retries.
+"""One endpoint that speaks the OpenAI chat API.
 
 The client library's own retries are off: they would pass by the limiter.
 """
@@ -11,19 +11,18 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any, TypeVar
-
-import tenacity
+from typing import Any, NoReturn, TypeVar
 
 from mtbench_ray.config import EndpointConfig, JudgeConfig
+from mtbench_ray.endpoint.adjusting import Adjusting
 from mtbench_ray.endpoint.api_errors import Fault
 from mtbench_ray.endpoint.completion import Call, Completion
 from mtbench_ray.endpoint.keys import scrub
 from mtbench_ray.endpoint.rate_limit import RateLimiter
 from mtbench_ray.endpoint.reply import Reply
 from mtbench_ray.endpoint.request_adapter import Dialect
+from mtbench_ray.endpoint.retry_policy import RetryPolicy
 from mtbench_ray.endpoint.served import ServedModel, read_models
-from mtbench_ray.endpoint.sizes import read_window
 from mtbench_ray.endpoint.tokens import prompt_tokens
 from mtbench_ray.endpoint.transport import Transport
 from mtbench_ray.errors import EndpointStopped
@@ -37,10 +36,6 @@ _PROBE_S = 1.0
 refusal comes at once; a good reply may take long, and the others do not wait for it."""
 _FIRST_CALLS = 8
 """So many calls of a paid judge are in flight until the first reply could be read."""
-_UNREADABLE = 10
-"""After so many replies that could not be read, and none that could, a service is given up."""
-_TIMED_OUT_TRIES = 3
-"""A call that times out may be billed each time."""
 _MODELS_S = 3.0
 """The list of models is waited for so long; no row waits for it later."""
 _DEFAULT_CAP = 1024
@@ -84,15 +79,15 @@ class EndpointClient:
         self._key = key
         self._limiter = limiter
         self._dialect = Dialect(model, config.token_param, config.extra_body)
-        self._backoff = tenacity.wait_exponential(
-            config.retry_wait_s, config.retry_max_wait_s, config.retry_factor
-        ) + tenacity.wait_random(0, config.retry_wait_s)
+        self._adjusting = Adjusting(self._dialect, self._warn)
+        self._retries = RetryPolicy(
+            config, stop=self._stop, before_retry=self._before_retry, sleep=self.sleep
+        )
         self._transport = Transport(config, key, base_urls)
         self._closing = False
         self._probing = False
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
-        self._trial = asyncio.Lock()
         paid = isinstance(config, JudgeConfig) and config.kind == "openai"
         self._first_calls = asyncio.Semaphore(_FIRST_CALLS) if paid else None
         self._models: asyncio.Task[None] | None = None
@@ -101,10 +96,6 @@ class EndpointClient:
         self._hide = redactor([key or ""])
         self._typical_output: float | None = None
         self._estimating = asyncio.Lock()
-        self._replied_at: float | None = None
-        self._refused_since: float | None = None  # no call got through since then
-        self._unreadable = 0
-        self._forbidden = 0  # in a row
 
     @property
     def learned(self) -> dict[str, str]:
@@ -172,7 +163,7 @@ class EndpointClient:
         if not mine:
             await self._await_probe()
         try:
-            reply = await self._with_retries(call)
+            reply = await self._retries.run(call, self._attempt)
         except Fault as fault:
             error = scrub(fault.text, self._key)
             return self._outcome(call, fault.status, error, billed=fault.billed)
@@ -211,91 +202,8 @@ class EndpointClient:
         except TimeoutError:
             self._settled.set()
 
-    async def _with_retries(self, call: Call) -> Reply:
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(lambda e: isinstance(e, Fault) and e.retry),
-            stop=lambda state: self._is_spent(call, _fault_of(state)),
-            wait=self._wait,
-            sleep=self.sleep,
-            before_sleep=lambda state: self._before_retry(call, state),
-            reraise=True,
-        )
-        return await retrying(self._adjusting, call)
-
-    async def _adjusting(self, call: Call) -> Reply:
-        """One try; a refused parameter is changed at once, and is no fault of this call."""
-        reason: Fault | None = None  # of a call that is tried without this and that
-        async with AsyncExitStack() as trial:
-            while True:
-                try:
-                    reply = await self._send(call)
-                except Fault as fault:
-                    if fault.stop and not self._is_of_prompt(fault):
-                        self._stop(fault.stop, fault)
-                    if self._learn(fault, call) or self._is_stale(fault, call):
-                        continue
-                    if self._suspect(fault, call) and reason is None:
-                        # One call at a time finds out what the service does not say.
-                        reason = fault
-                        await trial.enter_async_context(self._trial)
-                        if self._is_stale(fault, call):
-                            reason = None
-                            await trial.aclose()
-                            continue
-                    if name := self._suspect(fault, call):
-                        call.without.append(name)
-                        continue
-                    if call.without:
-                        self._dialect.give_up()
-                    raise reason or fault from None
-                if call.without:
-                    self._dialect.blame(call.without[-1], call.fields)
-                    self._warn_of_changes()
-                    call.without.clear()
-                return reply
-
-    def _is_stale(self, fault: Fault, call: Call) -> bool:
-        """Whether a refused call left before another one learned how to write it."""
-        old = self._dialect.version != call.version
-        return old and fault.code in (400, 422) and fault.status == "error"
-
-    def _suspect(self, fault: Fault, call: Call) -> str | None:
-        return self._dialect.suspect(fault, call.fields, call.without)
-
-    def _learn(self, fault: Fault, call: Call) -> bool:
-        """Whether a refusal says how the same request will pass, by the settings or by its size."""
-        if self._dialect.learn(fault, call.fields):
-            self._warn_of_changes()
-            return True
-        cap = call.cap
-        if fault.size != "window" or not cap:
-            return False
-        said = read_window(fault.detail)
-        room = self._dialect.learn_window(said.tokens, said.prompt, call.prompt_tokens)
-        if room is None or room >= cap:
-            return False
-        call.room = room
-        return True
-
-    def _warn_of_changes(self) -> None:
-        for name, note in self._dialect.learned.items():
-            self._warn(f"{name}: {note}", f"the service made us change {name}: {note}")
-
-    def _warn(self, name: str, text: str) -> None:
-        """A log line, once for each name."""
-        if name not in self._warned:
-            self._warned.add(name)
-            log.warning("%s: %s", self.label, text)
-
-    def _is_of_prompt(self, fault: Fault) -> bool:
-        """Whether a 403 may be about one prompt (a firewall's), not about the key.
-
-        So it is where the key got replies before, and not only 403s since for all calls in flight.
-        """
-        if fault.reason != "forbidden" or self._replied_at is None:
-            return False
-        self._forbidden += 1
-        return self._forbidden <= self.config.concurrency
+    async def _attempt(self, call: Call) -> Reply:
+        return await self._adjusting.send(call, self._send)
 
     async def _send(self, call: Call) -> Reply:
         async with AsyncExitStack() as held:
@@ -310,6 +218,8 @@ class EndpointClient:
             except Fault as fault:
                 if fault.reason == "timeout":
                     self._limiter.slots.timed_out(begin, self.config.timeout_s)
+                if fault.stop and not self._retries.is_of_prompt(fault):
+                    self._stop(fault.stop, fault)
                 raise
             finally:
                 call.latency_s = time.monotonic() - begin
@@ -322,7 +232,7 @@ class EndpointClient:
         Returns:
             The tokens that the limiter was asked for.
         """
-        if self._first_calls is not None and self._replied_at is None:
+        if self._first_calls is not None and not self._retries.replied:
             await held.enter_async_context(self._first_calls)
         await held.enter_async_context(self._limiter.slots)
         if not self.config.tokens_per_minute:
@@ -380,18 +290,14 @@ class EndpointClient:
         )
 
     def _note_reply(self, call: Call, reply: Reply, estimate: int) -> None:
-        if self._first_calls is not None and self._replied_at is None:
+        if self._first_calls is not None and not self._retries.replied:
             for _ in range(self.config.concurrency):
                 self._first_calls.release()
-        self._replied_at, self._refused_since, self._forbidden = time.monotonic(), None, 0
-        self._dialect.accepted(call.fields)
+        self._retries.note_reply()
+        self._adjusting.accepted(call, reply)
         self._limiter.slots.served()
         if reply.limit:
             self._limiter.stated(reply.limit)
-        if reply.odd_finish:
-            name, word = "finish_reason", reply.finish_reason
-            self._dialect.learned[name] = f"{word} is unknown, its replies are taken for whole"
-            self._warn_of_changes()
         if reply.prompt_tokens is not None and reply.output_tokens is not None:
             self._limiter.correct(estimate, reply.prompt_tokens + reply.output_tokens)
             before = self._typical_output
@@ -411,59 +317,27 @@ class EndpointClient:
         if self._closing:
             raise Closing
 
-    def _is_spent(self, call: Call, fault: Fault) -> bool:
-        """Whether a call is given up after this fault.
-
-        A 429 costs nothing and says only "later", so it is bounded by time; other faults by number.
-        The time is that in which no call got through, one for the service: a slow one serves all in
-        the end, and one that serves none is not waited for again by each call.
-        """
-        longest = self.config.max_retry_after_s
-        if fault.wait is not None and fault.wait > longest:
-            fault.detail = f"asked to wait {fault.wait:.0f} s, max_retry_after_s is {longest:g}"
-            return True
-        if fault.limited:
-            now = time.monotonic()
-            self._refused_since = self._refused_since or now
-            if now - self._refused_since > longest:
-                waited = f"no call got through for {longest:g} s (max_retry_after_s)"
-                self._stop(waited, fault)
-            return False
-        call.faults += 1
-        call.timeouts += fault.reason == "timeout"
-        if call.timeouts >= _TIMED_OUT_TRIES:
-            return True
-        if call.faults > self.config.max_retries:
-            return True
-        spent = fault.billed and not call.again()
-        if fault.reason == "bad_reply" and self._replied_at is None:
-            # Each is paid, and not one could ever be read.
-            self._unreadable += 1
-            if self._unreadable >= _UNREADABLE:
-                self._stop(f"{self._unreadable} replies came and none can be read", fault)
-        return spent
-
-    def _wait(self, state: tenacity.RetryCallState) -> float:
-        """Seconds that this call alone waits; what holds for all is a pause of the limiter."""
-        fault = _fault_of(state)
-        return 0.0 if fault.limited or fault.wait is not None else self._backoff(state)
-
-    def _before_retry(self, call: Call, state: tenacity.RetryCallState) -> None:
-        fault = _fault_of(state)
+    def _before_retry(self, call: Call, fault: Fault, backoff_s: float) -> None:
         answered = f"{self._transport.where} answered {scrub(fault.text, self._key)}"
-        log.debug("%s: try %d again: %s", self.label, state.attempt_number, answered)
+        log.debug("%s: attempt %d again: %s", self.label, call.attempts, answered)
         if fault.limit:
             self._limiter.stated(fault.limit)
         if fault.limited:
             self._limiter.refused(call.latency_s)
         if fault.limited or fault.wait is not None:
-            self._limiter.pause(fault.wait or self._backoff(state), answered)
+            self._limiter.pause(fault.wait or backoff_s, answered)
         else:
             # The first of each kind is shown, so that a wrong address is no silent hang.
             tries = f"trying again, at most {self.config.max_retries} times"
             self._warn(fault.reason, f"{answered}; {tries} (shown once for each kind)")
 
-    def _stop(self, why: str, fault: Fault) -> None:
+    def _warn(self, name: str, text: str) -> None:
+        """A log line, once for each name."""
+        if name not in self._warned:
+            self._warned.add(name)
+            log.warning("%s: %s", self.label, text)
+
+    def _stop(self, why: str, fault: Fault) -> NoReturn:
         """End all calls, with one message.
 
         Raises:
@@ -483,9 +357,3 @@ class EndpointClient:
             )
             self._ended.set()
         raise EndpointStopped(self.stopped)
-
-
-def _fault_of(state: tenacity.RetryCallState) -> Fault:
-    error = state.outcome.exception() if state.outcome else None
-    assert isinstance(error, Fault)  # only faults are tried again
-    return error

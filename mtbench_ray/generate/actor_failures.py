@@ -22,12 +22,12 @@ class TaskErrors(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.words = ""
+        self.reason = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the words of an exception."""
+        """Keep the text of an exception."""
         if record.exc_info and record.exc_info[1] is not None:
-            self.words = str(record.exc_info[1])
+            self.reason = str(record.exc_info[1])
 
     def __enter__(self) -> TaskErrors:
         logging.getLogger("ray.data").addHandler(self)
@@ -151,7 +151,7 @@ def died_before_it_ran(error: BaseException) -> bool:
     return False
 
 
-def last_words(where: Mapping[str, Any], ray_says: str) -> str:
+def describe_crash(where: Mapping[str, Any], ray_says: str) -> str:
     """What is known of the end of an engine process, in one line, and where its log is."""
     said = [line.strip() for line in ray_says.splitlines() if line.strip()]
     told = [line for line in said if line.startswith("The actor died")]

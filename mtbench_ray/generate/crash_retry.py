@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mtbench_ray.engines.base import ShardUnit
-from mtbench_ray.generate.ray_stream import Lost
+from mtbench_ray.generate.ray_stream import CrashedShard
 from mtbench_ray.generate.rounds import company
 from mtbench_ray.generate.shards import Work
 
@@ -40,27 +40,27 @@ class CrashRetries:
     _pending: float = math.inf
     _crashes: Counter[str] = field(default_factory=Counter)
     _alone: set[str] = field(default_factory=set)
-    _words: dict[str, str] = field(default_factory=dict)
+    _reasons: dict[str, str] = field(default_factory=dict)
     _excluded: Counter[str] = field(default_factory=Counter)
 
-    def note(self, lost: Lost, pending: Collection[str]) -> None:
+    def note(self, crashed: CrashedShard, pending: Collection[str]) -> None:
         """A process is gone.
 
         Args:
             pending: Answer ids that still lack a turn.
         """
-        suspects = [unit.answer_id for unit in lost.shard.units if unit.answer_id in pending]
+        suspects = [unit.answer_id for unit in crashed.shard.units if unit.answer_id in pending]
         # By the joined model, the same in all rounds, where adapters share an engine.
-        label = lost.shard.model.label
+        label = crashed.shard.model.label
         self.losses += 1
         # A node that is taken back says nothing of the engine, as long as rows come in between. One
         # whose memory a row fills goes with its engine too: then none do.
         left = len(pending)
-        if not (lost.with_node and left < self._pending):
+        if not (crashed.with_node and left < self._pending):
             self.processes[label] += 1
         self._pending = left
         self._crashes.update(suspects)
-        self._words[label] = lost.words
+        self._reasons[label] = crashed.reason
         if len(suspects) == 1:
             self._alone.update(suspects)
 
@@ -73,7 +73,9 @@ class CrashRetries:
             for unit in item.units:
                 crashes = self._crashes[unit.answer_id]
                 if unit.answer_id in self._alone and crashes >= item.engine.row_attempts:
-                    reason = f"took its engine's process down {crashes} times: {self._words[label]}"
+                    reason = (
+                        f"took its engine's process down {crashes} times: {self._reasons[label]}"
+                    )
                     given_up.append(GivenUp(item, unit, reason))
                     # It was this row and not the engine: the others get their tries back.
                     self._excluded[label] += 1
@@ -82,7 +84,7 @@ class CrashRetries:
             if self.processes[label] > item.engine.max_restarts + self._excluded[label]:
                 reason = (
                     f"gave up after {self.processes[label]} lost engine processes"
-                    f" (engine.max_restarts): {self._words[label]}"
+                    f" (engine.max_restarts): {self._reasons[label]}"
                 )
                 given_up += [GivenUp(item, unit, reason) for unit in rest]
             else:

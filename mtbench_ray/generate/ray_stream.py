@@ -33,9 +33,9 @@ from mtbench_ray.generate.actor_failures import (
     ACTOR_CPUS,
     NodeWatch,
     TaskErrors,
+    describe_crash,
     died_before_it_ran,
     end_actors,
-    last_words,
     node_is_lost,
 )
 from mtbench_ray.generate.cluster import gpus_of_engine, needs_ray
@@ -47,16 +47,16 @@ from mtbench_ray.system.threads import start_thread
 
 
 @dataclass(frozen=True)
-class Lost:
+class CrashedShard:
     """A shard whose engine process ended before the shard did.
 
     Attributes:
-        words: Which process, and what is known of its end.
+        reason: Which process, and what is known of its end.
         with_node: Its whole node is lost.
     """
 
     shard: Shard
-    words: str
+    reason: str
     with_node: bool = False
 
 
@@ -127,11 +127,11 @@ def _whereabouts() -> dict[str, Any]:
 
 def stream(
     shards: Sequence[Shard], replicas: int, cluster: ClusterConfig, stop: threading.Event
-) -> Iterator[Output | Lost | EngineLog]:
+) -> Iterator[Output | CrashedShard | EngineLog]:
     """Answers of all shards as they come; ends early once ``stop`` is set.
 
-    What was under way in an engine process that died comes out as :class:`Lost`, and the engines'
-    logs at the end.
+    What was under way in an engine process that died comes out as :class:`CrashedShard`, and the
+    engines' logs at the end.
 
     Raises:
         NeverBegan: No engine began; the same stream may be started again.
@@ -149,7 +149,7 @@ def stream(
 
 def _stream_ray(
     shards: Sequence[Shard], replicas: int, cluster: ClusterConfig, stop: threading.Event
-) -> Iterator[Output | Lost | EngineLog]:
+) -> Iterator[Output | CrashedShard | EngineLog]:
     gpus = gpus_of_engine(shards[0].engine, cluster)
     dataset = _graph(shards, replicas, gpus)
     rows: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
@@ -199,7 +199,9 @@ def _stream_ray(
         return
     yield from engine_logs(seen.values())
     for index, where in at_work.items():
-        yield Lost(shards[index], last_words(where, errors.words), node_is_lost(where["node"]))
+        yield CrashedShard(
+            shards[index], describe_crash(where, errors.reason), node_is_lost(where["node"])
+        )
     if isinstance(row, BaseException):
         if not seen and died_before_it_ran(row):
             raise NeverBegan(str(row).strip()) from row
@@ -291,12 +293,12 @@ def _graph(shards: Sequence[Shard], replicas: int, gpus: int) -> Any:
 
 def _stream_here(
     shards: Sequence[Shard], replicas: int, stop: threading.Event
-) -> Iterator[Output | Lost | EngineLog]:
+) -> Iterator[Output | CrashedShard | EngineLog]:
     """The same workers in threads of this process: an endpoint needs no actor and no start."""
     todo: queue.SimpleQueue[Shard] = queue.SimpleQueue()
     for shard in shards:
         todo.put(shard)
-    outputs: queue.SimpleQueue[Output | Lost | BaseException | None] = queue.SimpleQueue()
+    outputs: queue.SimpleQueue[Output | CrashedShard | BaseException | None] = queue.SimpleQueue()
     workers = min(replicas, len(shards))
 
     def work(name: str) -> None:
@@ -311,7 +313,7 @@ def _stream_here(
                     for output in worker.run(shard):
                         outputs.put(output)
                 except EngineFault as fault:
-                    outputs.put(Lost(shard, str(fault)))
+                    outputs.put(CrashedShard(shard, str(fault)))
                     worker.close()
                     worker = ShardWorker(name)
         finally:

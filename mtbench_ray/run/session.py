@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import json
 import logging
-import os
 import queue
 import sys
 import time
@@ -31,16 +30,13 @@ from mtbench_ray.generate.actor_failures import NoRoom, no_room
 from mtbench_ray.generate.cluster import (
     asks_for_gpus,
     count_replicas,
-    forget_ray,
     gpus_by_node,
     needs_ray,
-    start_ray,
 )
 from mtbench_ray.generate.conversation import failed_turn
 from mtbench_ray.generate.crash_retry import CrashRetries, GivenUp
 from mtbench_ray.generate.engine_logs import EngineLog
-from mtbench_ray.generate.head_watch import HeadWatch
-from mtbench_ray.generate.ray_stream import Lost, NeverBegan
+from mtbench_ray.generate.ray_stream import CrashedShard, NeverBegan
 from mtbench_ray.generate.shards import Work, make_shards, with_shares
 from mtbench_ray.judges.base import EvaluationView
 from mtbench_ray.planning.jobs import Job
@@ -50,8 +46,8 @@ from mtbench_ray.run.judge_pool import Judges, ServerNews
 from mtbench_ray.run.overview import overview
 from mtbench_ray.run.pending_work import pending_work
 from mtbench_ray.run.progress import Progress, report_while_long
+from mtbench_ray.run.ray_runtime import RayRuntime
 from mtbench_ray.run.signals import Interrupts
-from mtbench_ray.run.watchdog import Watchdog
 from mtbench_ray.schema import EngineEvent, Evaluation, Judgment, Request, Turn
 from mtbench_ray.system.redact import hidden
 from mtbench_ray.system.threads import ThreadEnded, listen, start_thread
@@ -95,16 +91,12 @@ class Session:
     record: RunRecord = field(init=False)
     nothing_pending: bool = field(init=False, default=False)
     _events: queue.SimpleQueue[Any] = field(init=False, default_factory=queue.SimpleQueue)
-    _watchdog: Watchdog | None = field(init=False, default=None)
-    _ray_is_ours: bool = field(init=False, default=False)
     _received: set[tuple[str, int]] = field(init=False, default_factory=set)
     _served: ServedModels = field(init=False, default_factory=ServedModels)
     _crash_retries: CrashRetries = field(init=False, default_factory=CrashRetries)
     _generating: bool = field(init=False, default=False)
     _never_began: bool = field(init=False, default=False)
     _no_room: bool = field(init=False, default=False)
-    _head: HeadWatch | None = field(init=False, default=None)
-    _head_lost: bool = field(init=False, default=False)
     _failure: UserError | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -119,6 +111,9 @@ class Session:
                 self.views.append(dataclasses.replace(view, judge=judges[row.judge_settings]))
         self.board = Board(self.views, self.workspace.verdicts)
         self._cluster = self.config.cluster
+        self._ray = RayRuntime(
+            self._cluster, self.interrupts, lambda a: self._events.put(_HeadLost(a))
+        )
         self.record = self.workspace.new_run(
             hidden({"jobs": [dataclasses.asdict(job.config) for job in self.jobs]}),
             self.evaluations,
@@ -163,15 +158,14 @@ class Session:
         )
         try:
             # Without a cluster to join, processes of one machine share their limits through a file.
-            joins = self.config.cluster.address or os.environ.get("RAY_ADDRESS")
-            shared = joins and any(
+            shared = self._ray.address and any(
                 "cluster" in (job.config.judge.limit_scope, job.config.engine.limit_scope)
                 for job in self.jobs
             )
             actors = work and needs_ray(self.config.engine, self.config.cluster)
             if self.judges.local or shared or actors:
                 with report_while_long("starting Ray", quiet=self.config.quiet):
-                    self._start_ray()
+                    self._ray.start()
                 self._check_gpus(work)
             self._introduce(work, requests)
             for index, request in requests:
@@ -194,16 +188,11 @@ class Session:
     def _introduce(self, work: list[Work], requests: list[tuple[int, Request]]) -> None:
         if self.config.quiet:
             return
-        gpus = None
-        if self._ray_is_ours:
-            import ray
-
-            gpus = int(ray.cluster_resources().get("GPU", 0))
         turns = sum(
             len(unit.question.turns) - len(unit.done) for item in work for unit in item.units
         )
         verdicts = len(requests) + (len(self.board.unnamed) if work else 0)
-        for line in overview(self.jobs, turns=turns, verdicts=verdicts, gpus=gpus):
+        for line in overview(self.jobs, turns=turns, verdicts=verdicts, gpus=self._ray.gpus):
             self.progress.said.append(line)
             print(line, file=sys.stderr)
 
@@ -282,13 +271,13 @@ class Session:
             self.record.events.append(event)
             log.debug("engine %s %s: %s %.1f s %s", event.replica, event.model, event.kind,
                       event.seconds, event.detail)  # fmt: skip
-            self.timeline.add("engine", kind=event.kind, model=event.model,
+            self.timeline.add("engine", kind=event.kind, model=event.model, replica=event.replica,
                               seconds=round(event.seconds, 3), detail=event.detail)  # fmt: skip
             self.progress.engine(event)
-        elif isinstance(event, Lost):
+        elif isinstance(event, CrashedShard):
             pending = {unit.answer_id for item in self._missing() for unit in item.units}
             self._crash_retries.note(event, pending)
-            self._note(f"an engine of {event.shard.model.label} crashed: {event.words}")
+            self._note(f"an engine of {event.shard.model.label} crashed: {event.reason}")
         elif isinstance(event, EngineLog):
             self.workspace.write_text(self._logs / event.name, event.text)
         elif isinstance(event, ServerNews):
@@ -296,7 +285,6 @@ class Session:
         elif isinstance(event, _Ended):
             self._on_end(event)
         elif isinstance(event, _HeadLost):
-            self._head_lost = True
             self._failure = UserError(
                 f"the head of the Ray cluster at {event.address} is lost",
                 "what is done is kept: run the same command again once the cluster is up",
@@ -400,29 +388,7 @@ class Session:
             for turn in range(len(unit.done) + 1, len(unit.question.turns) + 1):
                 self._on_turn(failed_turn(unit, shard, turn, reason, "cold", history))
 
-    # Ray and the end ----------------------------------------------------------------------
-
-    def _start_ray(self) -> None:
-        import ray
-
-        if ray.is_initialized():
-            return
-        if not (self.config.cluster.address or os.environ.get("RAY_ADDRESS")):
-            self._watchdog = Watchdog()
-            self.interrupts.exempt.add(self._watchdog.pid)
-        self._ray_is_ours = True
-        try:
-            start_ray(self.config.cluster)
-        except SystemExit:  # Ray's own handler of SIGTERM
-            raise KeyboardInterrupt from None
-        finally:
-            self.interrupts.install()
-        if self._watchdog is not None:
-            self._watchdog.settled()
-        else:
-            self._head = HeadWatch(
-                self.config.cluster.lost_wait_s, lambda a: self._events.put(_HeadLost(a))
-            )
+    # The end ------------------------------------------------------------------------------
 
     def _tear_down(self) -> None:
         """End everything that this run started; rows that are still waiting are written."""
@@ -438,17 +404,5 @@ class Session:
             # A pod's or a job's own log may be gone with it.
             self.workspace.write_text(self._logs / "console.log", "\n".join(self.progress.said))
         finally:
-            self._end_ray()
+            self._ray.end()
             self.timeline.close()
-
-    def _end_ray(self) -> None:
-        if self._head is not None:
-            self._head.close()
-        if self._head_lost:
-            forget_ray()  # it would wait for its head
-        elif self._ray_is_ours:
-            import ray
-
-            ray.shutdown()
-        if self._watchdog is not None:
-            self._watchdog.close()

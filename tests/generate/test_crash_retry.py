@@ -9,7 +9,7 @@ from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import Shard, ShardUnit
 from mtbench_ray.generate import actor_failures as crashes
 from mtbench_ray.generate.crash_retry import CrashRetries
-from mtbench_ray.generate.ray_stream import Lost
+from mtbench_ray.generate.ray_stream import CrashedShard
 from mtbench_ray.generate.shards import Work, make_shards, shard_from_json, shard_to_json
 
 
@@ -35,7 +35,7 @@ def simulate(item, killers, replicas=1):
             for unit in shard.units:
                 if unit.answer_id in killers:
                     pending = {u.answer_id for u in item.units} - done - failed.keys()
-                    crash_retries.note(Lost(shard, "it died"), pending)
+                    crash_retries.note(CrashedShard(shard, "it died"), pending)
                     break
                 done.add(unit.answer_id)
         left = tuple(u for u in item.units if u.answer_id not in done and u.answer_id not in failed)
@@ -66,7 +66,7 @@ def test_more_deaths_than_restarts_give_the_model_up_and_only_it():
     crash_retries = CrashRetries()
     bad, good = work(4, "bad", max_restarts=0), work(4, "good", max_restarts=0)
     crash_retries.note(
-        Lost(Shard(bad.model, bad.sampling, bad.engine, bad.units), "no memory"), ids(bad)
+        CrashedShard(Shard(bad.model, bad.sampling, bad.engine, bad.units), "no memory"), ids(bad)
     )
     todo, given_up = crash_retries.cut([bad, good])
     assert [ids(item) for item in todo] == [ids(good)]
@@ -122,8 +122,8 @@ def test_nodes_that_are_taken_back_do_not_use_up_the_restarts_while_rows_come():
     retries, pending = CrashRetries(), ids(item)
     for _ in range(item.engine.max_restarts + 5):
         pending = pending[1:]
-        retries.note(Lost(shard, "x", with_node=True), pending)
+        retries.note(CrashedShard(shard, "x", with_node=True), pending)
     assert (retries.processes["m"], retries.losses) == (0, 8)
     for _ in range(3):
-        retries.note(Lost(shard, "x", with_node=True), pending)
+        retries.note(CrashedShard(shard, "x", with_node=True), pending)
     assert retries.processes["m"] == 3

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from crash import Run, rows, settings, until
+from crash import Run, has_engine, rows, settings, until
 from questions import QUESTIONS
 from ray_cluster import LocalCluster
 from stub_server import StubServer
@@ -87,6 +87,7 @@ def kept(work, judge):
 def test_one_of_two_nodes_is_lost(cluster, judge, start, tmp_path):
     nodes = [add_node(cluster), add_node(cluster)]
     run = start(2)
+    until(lambda: has_engine(nodes[0].pid, tmp_path / "work"), timeout=120)
     cluster.kill_node(nodes[0])
     all_done(run, tmp_path / "work", judge)
 

@@ -141,7 +141,9 @@ def test_a_stream_whose_actor_died_gives_its_actors_back_when_it_is_exhausted(al
     shards = [make_shard([n], **faults) for n in (1, 2)]
     for _ in range(8):
         seen = list(pipeline.stream(shards, 2, ClusterConfig(ray="always"), threading.Event()))
-        assert [item.shard for item in seen if isinstance(item, pipeline.Lost)] == shards[1:]
+        assert [item.shard for item in seen if isinstance(item, pipeline.CrashedShard)] == shards[
+            1:
+        ]
         assert all_free(10)
 
 

@@ -24,8 +24,8 @@ from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.judges.local_server import process as server_process
 from mtbench_ray.judges.local_server.process import (
     ServerSpec,
+    end_of_log,
     free_port,
-    last_words,
     server_arguments,
     server_environment,
 )
@@ -125,12 +125,12 @@ def test_a_taken_port_is_replaced():
     assert free_port("127.0.0.1", other) == other
 
 
-def test_last_words_keep_the_cause_that_stands_far_above():
+def test_end_of_log_keep_the_cause_that_stands_far_above():
     log = "start\nValueError: the cause\nValueError: the cause\n" + "frame\n\n" * 30 + "the end\n"
-    words = last_words(log).splitlines()
+    words = end_of_log(log).splitlines()
     assert words[0] == "ValueError: the cause"
     assert words[1:] == ["frame"] * 5 + ["the end"]
-    assert last_words("") == ""
+    assert end_of_log("") == ""
 
 
 # With Ray and the stub -----------------------------------------------------------------------

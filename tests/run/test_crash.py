@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from crash import CONCURRENCY, ROOT, Run, drill, rows, settings, until
+from crash import CONCURRENCY, ROOT, Run, drill, has_engine, rows, settings, until
 from paths import TESTS
 from questions import QUESTIONS
 from stub_server import StubServer
@@ -242,10 +242,12 @@ def test_a_node_that_is_lost_takes_no_row_with_it(questions, tmp_path, monkeypat
             work = tmp_path / "work"
             line = settings(
                 questions, stub, work, "cluster.ray=always", f"cluster.address={cluster.address}",
-                "engine.replicas=4", "engine.max_num_seqs=1",
+                "engine.replicas=4", "engine.max_num_seqs=1", "engine.fake_seconds_per_token=0.01",
             )  # fmt: skip
             run = Run(*line)
             until(lambda: len(rows(work, "answers.jsonl")) >= 6, timeout=60)
+            raylet = next(p.pid for kind, p in node.live_processes() if kind == "raylet")
+            until(lambda: has_engine(raylet, work), timeout=60)
             cluster.remove_node(node, allow_graceful=False)
             assert run.wait() == 0, run.err
             assert "crashed: process" in run.err

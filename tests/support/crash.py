@@ -108,6 +108,18 @@ def rows(workspace: Path, name: str) -> list[dict]:
     return [json.loads(line) for line in lines[:-1]]
 
 
+def has_engine(raylet: int, workspace: Path) -> bool:
+    """Whether an engine below this process has begun: losing it then is a crash of that engine, and
+    before that Ray only starts it elsewhere."""
+    events = [
+        json.loads(line)
+        for path in workspace.glob("runs/*/timeline.jsonl")
+        for line in path.read_bytes().split(b"\n")[:-1]
+    ]
+    engines = {int(event["replica"].rpartition("-")[2]) for event in events if "replica" in event}
+    return bool(engines & {child.pid for child in psutil.Process(raylet).children(recursive=True)})
+
+
 @dataclass
 class Tally:
     """What many killed runs came to, over all workspaces."""

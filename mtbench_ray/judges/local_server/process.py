@@ -183,7 +183,7 @@ class JudgeServer:
         text = self._log.read_text(encoding="utf-8", errors="replace")
         if self._spec.key:
             text = text.replace(self._spec.key, "***")
-        return f"{last_words(text)}\n(its whole log: {self._log})"
+        return f"{end_of_log(text)}\n(its whole log: {self._log})"
 
     def stop(self) -> None:
         """End the server and every process of it. Never raises."""
@@ -244,7 +244,7 @@ def free_port(host: str, preferred: int = 0) -> int:
     raise UserError(f"{host} has no free port", "free some ports, or take a hosted judge")
 
 
-def last_words(log: str) -> str:
+def end_of_log(log: str) -> str:
     """What a dead server's log says about why: its last errors and its last lines."""
     lines = [line.rstrip() for line in log.splitlines() if line.strip()]
     errors = list(dict.fromkeys(line for line in lines[:-6] if "Error" in line))
