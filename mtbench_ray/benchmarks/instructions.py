@@ -64,6 +64,12 @@ class Criterion(NamedTuple):
         return Criterion(int(place), instruction, level)
 
 
+_BY_TYPE: Mapping[str, Callable[[Slot], str]] = {
+    "type": lambda slot: kind(Criterion.of(slot.criterion).instruction),
+    "instruction": lambda slot: Criterion.of(slot.criterion).instruction,
+}
+
+
 class Instructions(Grader):
     """Were the instructions followed?
 
@@ -162,9 +168,23 @@ class Instructions(Grader):
             return Reading(None, None, "error", found.error)
         return _reading(found.strict if criterion.level == STRICT else found.loose)
 
-    def items(self, outcomes: Sequence[Outcome]) -> list[Item]:
-        """Whether all instructions of an answer were followed, at the headline's level."""
-        return _prompts(outcomes, self.level)
+    @property
+    def item_metrics(self) -> Sequence[str]:
+        """Prompts and instructions at both levels."""
+        return tuple(column.metric for column in self.columns if not column.parts)
+
+    def dimensions_of(self, metric: str) -> Mapping[str, Callable[[Slot], str]]:
+        """Instructions by their own type, prompts by that of their first one."""
+        return _BY_TYPE if metric.startswith("instruction_") else self.dimensions
+
+    def items(
+        self, outcomes: Sequence[Outcome], metric: str = "", parity: str = "safe"
+    ) -> list[Item]:
+        """Whether all instructions of an answer were followed, or each of them."""
+        of, level = (metric or self.headline.metric).split("_")
+        if of == "prompt":
+            return _prompts(outcomes, level)
+        return [Item(one.slot, value_of(one), one.reason) for one in _at(outcomes, level)]
 
     def reduce(
         self, views: Sequence[EvaluationView], outcomes: Sequence[Outcome], options: ScoreOptions
@@ -177,16 +197,12 @@ class Instructions(Grader):
         judge = judge_label(outcomes, options)
         scores: list[Score] = []
         for level in LEVELS:
-            single = [Item(one.slot, value_of(one), one.reason) for one in _at(outcomes, level)]
             by_category = {"category": lambda slot: slot.category} if level == self.level else {}
-            by_type = {
-                "type": lambda slot: kind(Criterion.of(slot.criterion).instruction),
-                "instruction": lambda slot: Criterion.of(slot.criterion).instruction,
-            }
-            for metric, items, parts in (
-                (f"prompt_{level}", _prompts(outcomes, level), by_category),
-                (f"instruction_{level}", single, by_type),
+            for metric, parts in (
+                (f"prompt_{level}", by_category),
+                (f"instruction_{level}", _BY_TYPE),
             ):
+                items = self.items(outcomes, metric)
                 scores += mean_scores(self.name, metric, items, parts, options, judge)
         return scores
 

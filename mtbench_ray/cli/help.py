@@ -69,7 +69,8 @@ usage: python -m mtbench_ray report [KIND] [key=value ...]
 Print the scores of a workspace (no KIND), or one of these. Nothing is run.
   agreement JUDGE JUDGE-or-votes.json    how far two judges, or a judge and people, agree
   compare MODEL MODEL ...                are they different? (`report compare --help`)
-  judges [JUDGE ...]                     all judges: agreement, bias, Bradley-Terry strengths
+  judges [JUDGE ...]                     all judges: agreement, bias, Bradley-Terry strengths; of
+                                         another column with metric=KEY, as compare
   curve, plots, html                     files: over training steps (`report curve --help`), all
                                          plots that the scores allow, one page to browse
 
@@ -100,6 +101,8 @@ or patterns of names: each two, Holm-corrected, and those that the best cannot b
                         points (the 95% interval lies above), 1 where it is, 3 where that cannot be
                         told; under several judges the worst of these
   detect=POINTS         how many questions or samples would detect such a difference
+  metric=KEY            of another column of the table, by its key in summary.json: first_turn,
+                        prompt_loose, win_rate; an unknown one lists those there are
   workspace=, format=, model=, judge=, category=, benchmark=, mode=, ...: as of `report`
 
 examples:

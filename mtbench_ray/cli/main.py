@@ -156,6 +156,7 @@ def _report(args: list[str]) -> int:
             "benchmark": "",
             "gate": "",
             "detect": "",
+            "metric": "",
             "steps": "",
             "name_pattern": "",
         },

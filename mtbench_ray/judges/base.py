@@ -105,6 +105,7 @@ class Column:
         name: Empty with another dimension than ``all``: every part, in a table of its own.
         digits: Behind the point; 0 is a count.
         headline: The one figure of an evaluation.
+        lower_is_better: As of a loss rate.
     """
 
     key: str
@@ -114,6 +115,7 @@ class Column:
     name: str = ""
     digits: int = 2
     headline: bool = False
+    lower_is_better: bool = False
 
     @property
     def place(self) -> tuple[str, str, str]:
@@ -189,6 +191,38 @@ class Grader(ABC):
         """The column of the one figure of an evaluation."""
         return next(column for column in self.columns if column.headline)
 
+    @property
+    def item_metrics(self) -> Sequence[str]:
+        """The metrics that :meth:`items` knows, the headline's first."""
+        return (self.headline.metric,)
+
+    def dimensions_of(self, metric: str) -> Mapping[str, Callable[[Slot], str]]:
+        """What the items of a metric are split by."""
+        return self.dimensions
+
+    @property
+    def measures(self) -> dict[str, Column]:
+        """The columns that are a mean over items, by key, the headline first: for comparisons."""
+        return {
+            column.key: column
+            for column in sorted(self.columns, key=lambda one: not one.headline)
+            if column.metric in self.item_metrics
+            and (
+                column.dimension == "all"
+                or (column.name and column.dimension in self.dimensions_of(column.metric))
+            )
+        }
+
+    def measured(
+        self, outcomes: Sequence[Outcome], column: Column, parity: str = "safe"
+    ) -> list[Item]:
+        """The items that one of :attr:`measures` is the mean of."""
+        items = self.items(outcomes, column.metric, parity)
+        if column.dimension == "all":
+            return items
+        part = self.dimensions_of(column.metric)[column.dimension]
+        return [item for item in items if part(item.slot) == column.name]
+
     def require(self, questions: Sequence[Question]) -> None:  # noqa: B027
         """Check, before a run judges, that what the grader needs beside its answers is there.
 
@@ -223,8 +257,15 @@ class Grader(ABC):
             outcomes: Of one judge and one baseline.
         """
 
-    def items(self, outcomes: Sequence[Outcome]) -> list[Item]:
-        """What the headline is the mean of; the units of comparisons, curves and spreads."""
+    def items(
+        self, outcomes: Sequence[Outcome], metric: str = "", parity: str = "safe"
+    ) -> list[Item]:
+        """What a metric is the mean of; the units of comparisons, curves and spreads.
+
+        Args:
+            metric: One of :attr:`item_metrics`; empty for the headline's.
+            parity: As of :class:`ScoreOptions`.
+        """
         return [Item(one.slot, value_of(one), one.reason) for one in outcomes]
 
     def value_for(self, slot: Slot, judgment: Judgment) -> float | None:

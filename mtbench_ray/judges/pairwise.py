@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mtbench_ray.judges.base import (
@@ -110,9 +110,9 @@ class Pairwise(Grader):
         Column("loss", "loss", "loss", digits=0),
         Column("tie", "tie", "tie", digits=0),
         Column("win_rate", "win rate", "win_rate", digits=3),
-        Column("loss_rate", "loss rate", "loss_rate", digits=3),
+        Column("loss_rate", "loss rate", "loss_rate", digits=3, lower_is_better=True),
         Column("win_rate_adjusted", "adjusted", ADJUSTED, digits=3, headline=True),
-        Column("inconsistent", "inconsistent", "inconsistent", digits=3),
+        Column("inconsistent", "inconsistent", "inconsistent", digits=3, lower_is_better=True),
         Column("turns", "", ADJUSTED, "turn", digits=3),
         Column("categories", "", ADJUSTED, "category", digits=3),
     )
@@ -233,17 +233,38 @@ class Pairwise(Grader):
                 scores += [replace(plain, metric=name, mean=mean) for name, mean in figures]
         return scores
 
-    def items(self, outcomes: Sequence[Outcome]) -> list[Item]:
-        """Matches, told from the side of each model that has a row: a win is 1, a tie 0.5."""
-        return _items(matches(outcomes), self.against)
+    @property
+    def item_metrics(self) -> Sequence[str]:
+        """The rates."""
+        return tuple(_VALUES)
+
+    def items(
+        self, outcomes: Sequence[Outcome], metric: str = "", parity: str = "safe"
+    ) -> list[Item]:
+        """Matches, told from the side of each model that has a row.
+
+        Of the adjusted win rate a win is 1 and a tie 0.5.
+        """
+        return _items(matches(outcomes, parity), self.against, metric or ADJUSTED)
 
 
-def _items(played: Sequence[Match], against: str) -> list[Item]:
+_VALUES: Mapping[str, Callable[[float, bool], float]] = {
+    ADJUSTED: lambda value, _: value,
+    "win_rate": lambda value, _: float(value == 1.0),
+    "loss_rate": lambda value, _: float(value == 0.0),
+    "inconsistent": lambda _, inconsistent: float(inconsistent),
+}
+"""What a match counts in a metric, from its value for the model and whether its games disagree."""
+
+
+def _items(played: Sequence[Match], against: str, metric: str = ADJUSTED) -> list[Item]:
     """The matches of each model in order of appearance."""
     found: dict[str, list[Item]] = {}
     for match in played:
         for model in _sides(match, against):
-            item = Item(_slot(match, model), match.seen_by(model), match.reason)
+            seen = match.seen_by(model)
+            value = None if seen is None else _VALUES[metric](seen, match.inconsistent)
+            item = Item(_slot(match, model), value, match.reason)
             found.setdefault(model, []).append(item)
     return [item for mine in found.values() for item in mine]
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.config import science
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
-from mtbench_ray.judges.base import Item, ScoreOptions
+from mtbench_ray.judges.base import Column, Item, ScoreOptions
 from mtbench_ray.planning.evaluations import (
     against,
     answer_settings,
@@ -66,6 +67,7 @@ def report(
     """Print the paired difference of models for each judge that rated them.
 
     Args:
+        results: Of the headline or of another metric, see ``Results.measuring``.
         words: Two or more models by their names, by the ends of their paths, or as patterns.
         margin: ``gate=``; empty for none.
         detect: A difference that the user would like to detect; empty for the gate's.
@@ -101,14 +103,15 @@ def report(
     found = []
     for a, b in pairs:
         mine, other = results.items(a), results.items(b)
-        one = compare(a, b, mine, other, results.options, wanted=wanted or gate_at)
+        column = results.column(a)
+        one = compare(a, b, mine, other, results.options, wanted=wanted or gate_at, column=column)
         one |= {"a": first, "b": second, "gate": None}
         texts = [answer_ids(row.answers) for row in (a, b)]
         one["flips"] = [_flip(pair, texts, results) for pair in one["flips"]]
         scales = [results.grader(row).scale(results.view(row)) for row in (a, b)]
         alike = scales[0] == scales[1]
         if gate_at is not None:
-            verdict = gate(one["all"], gate_at) if alike else "cannot tell"
+            verdict = gate(one["all"], gate_at, column.lower_is_better) if alike else "cannot tell"
             one["gate"] = {"margin": gate_at, "verdict": verdict}
         if not alike:
             (low, high), (lowest, highest) = scales
@@ -206,22 +209,26 @@ def _print_ranking(
         raise UserError("no judge rated two of these models", "judge them with the same judge")
     found: list[dict[str, Any]] = []
     for (benchmark, mode, judge, *_), chosen in graders.items():
+        column = results.column(next(iter(chosen.values())))
         ranked = ranking(
-            {name: valued(results.items(row)) for name, row in chosen.items()}, results.options
+            {name: valued(results.items(row)) for name, row in chosen.items()},
+            results.options,
+            column.lower_is_better,
         )
         scales = {results.grader(row).scale(results.view(row)) for row in chosen.values()}
         notes = ["not to be compared: the scales of their scores differ"] * (len(scales) > 1)
         if len({(row.prompts, row.references) for row in chosen.values()}) > 1:
             notes.append("questions, references or judge prompts are not the same for all")
         found.append(
-            {"benchmark": benchmark, "mode": mode, "judge": judge, "models": ranked.models,
-             "pairs": ranked.pairs, "with_best": ranked.with_best, "notes": notes}
+            {"benchmark": benchmark, "mode": mode, "judge": judge, **_metric(column),
+             "models": ranked.models, "pairs": ranked.pairs,
+             "with_best": ranked.with_best, "notes": notes}
         )  # fmt: skip
     if format == "json":
         print(json.dumps(found, indent=1))
     elif format == "csv":
         lines = [
-            {"benchmark": one["benchmark"], "mode": one["mode"], "judge": one["judge"]} | pair
+            {key: one[key] for key in ("benchmark", "mode", "judge", "metric")} | pair
             for one in found
             for pair in one["pairs"]
         ]
@@ -253,6 +260,7 @@ def compare(
     items_b: Iterable[Item],
     options: ScoreOptions,
     wanted: float | None = None,
+    column: Column | None = None,
 ) -> dict[str, Any]:
     """The paired difference ``a - b`` over all and by category, clustered by question.
 
@@ -260,9 +268,11 @@ def compare(
 
     Args:
         wanted: A difference that the user would like to detect.
+        column: What the items are of; None for the headline.
 
     Returns:
-        A JSON-able object but for ``flips`` (pairs) with ``all`` and ``categories``, each holding
+        A JSON-able object but for ``flips`` (pairs) with ``all`` and ``categories`` (or the parts
+        of the dimension that ``by`` names), each holding
         ``mean``, ``ci_low``, ``ci_high``, ``p_value`` (two-sided, sign flips of whole questions),
         ``detectable``, ``n_questions`` and ``n_turns``; a category also ``p_holm``, corrected for
         the number of categories; ``needed`` as :func:`differences.needed`; ``verdict`` says it in
@@ -270,12 +280,20 @@ def compare(
     """
     mine, other = valued(items_a), valued(items_b)
     pairs = paired(mine, other)
-    categories = in_order(a.benchmark)(dict.fromkeys(pair.a.slot.category for pair in pairs))
+    grader = grader_of(a.benchmark, a.mode)
+    column = column or grader.headline
+    dimensions = grader.dimensions_of(column.metric)
+    by = "category" if "category" in dimensions else next(iter(dimensions), "")
+    parts = {}
+    if by:
+        part = dimensions[by]
+        names = in_order(a.benchmark)(dict.fromkeys(part(pair.a.slot) for pair in pairs))
+        parts = by_part(pairs, names, part, options)
     total = difference(pairs, options)
     left_out = len(mine) + len(other) - 2 * len(pairs)
     notes = []
     if left_out:
-        notes.append(f"{left_out} rated turns of only one of the two are left out")
+        notes.append(f"{left_out} scored items of only one of the two are left out")
     if other_judge := _differing(a, b, _judge_fields):
         notes.append(f"the judge had other settings for one of them: {', '.join(other_judge)}")
     if other_answers := _differing(a, b, _answer_fields):
@@ -286,14 +304,18 @@ def compare(
         notes.append("demo judge: not comparable")
     short_a, short_b = short_names(a.model, b.model)
     return {
+        "benchmark": a.benchmark,
+        "mode": a.mode,
+        **_metric(column),
         "a": a.model,
         "b": b.model,
         "judge": a.judge,
         "all": total,
-        "categories": by_part(pairs, categories, lambda slot: slot.category, options),
+        "by": by,
+        "categories": parts,
         "needed": None if wanted is None else needed(pairs, total, wanted),
         "flips": differences.flips(pairs, SHOWN_FLIPS),
-        "verdict": verdict(short_a, short_b, total),
+        "verdict": verdict(short_a, short_b, total, column),
         "notes": notes,
     }
 
@@ -320,12 +342,22 @@ def _differing(a: Evaluation, b: Evaluation, fields: Fields) -> list[str]:
     return [name.partition(".")[2] if fields is _judge_fields else name for name in names]
 
 
-def verdict(a: str, b: str, total: Mapping[str, Any]) -> str:
+def _metric(column: Column) -> dict[str, Any]:
+    """What of a column goes into the result of a comparison."""
+    return {
+        "metric": column.key,
+        "header": "" if column.headline else column.header,
+        "digits": column.digits,
+        "lower_is_better": column.lower_is_better,
+    }
+
+
+def verdict(a: str, b: str, total: Mapping[str, Any], column: Column) -> str:
     """What a difference means, in one sentence."""
     count = total["n_questions"]
     questions = f"{count} question{'' if count == 1 else 's'}"
     if total["mean"] is None:
-        return "the two have no rated turn in common"
+        return "the two have no scored item in common"
     if total["p_value"] is None:
         if count > 1:
             return f"{questions}: no test was made ({total['ci_method'].removeprefix('none: ')})"
@@ -333,9 +365,9 @@ def verdict(a: str, b: str, total: Mapping[str, Any]) -> str:
     there = total["ci_low"] > 0 or total["ci_high"] < 0
     if not there or total["p_value"] >= LEVEL:
         return f"no difference can be told from these {questions}"
-    better, worse = (a, b) if total["mean"] > 0 else (b, a)
+    better, worse = (a, b) if (total["mean"] > 0) != column.lower_is_better else (b, a)
     return (
-        f"{better} is better than {worse} by {abs(total['mean']):.2f} points on {questions}"
+        f"{better} is better than {worse} by {abs(total['mean']):.{column.digits}f} on {questions}"
         f" (p {'= ' * (total['p_value'] >= 0.001)}{p_text(total['p_value'])})"
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.reports.differences import (
     LEVEL,
     told_apart,
@@ -25,9 +26,9 @@ from mtbench_ray.reports.tables import (
 def ranking_text(found: Mapping[str, Any], format: str) -> str:
     """Several models: their ranking, and each pair."""
     names = [model["model"] for model in found["models"]]
-    folder = common_folder(names)
+    folder, digits = common_folder(names), found["digits"]
     best = [
-        [short(one["model"], folder), number(one["mean"]), "yes" if one["model"] in
+        [short(one["model"], folder), number(one["mean"], digits), "yes" if one["model"] in
          found["with_best"] else "no"]
         for one in found["models"]
     ]  # fmt: skip
@@ -35,8 +36,8 @@ def ranking_text(found: Mapping[str, Any], format: str) -> str:
         [
             short(pair["a"], folder),
             short(pair["b"], folder),
-            _signed(pair["mean"]),
-            interval(pair),
+            _signed(pair["mean"], digits),
+            interval(pair, digits),
             p_text(pair["p_value"]),
             p_text(pair["p_holm"]),
             "yes" if told_apart(pair) else "no",
@@ -44,7 +45,10 @@ def ranking_text(found: Mapping[str, Any], format: str) -> str:
         for pair in found["pairs"]
     ]
     head = [f"{MARK} is {label(folder)}"] * bool(folder)
-    head.append(f"judge {label(found['judge'])}, {found['models'][0]['n_turns']} items of all")
+    head.append(
+        f"{_of(found)}: judge {label(found['judge'])}, "
+        f"{found['models'][0]['n_turns']} items that all have"
+    )
     notes = [
         "best: the best one, and those that it cannot be told from",
         f"p, Holm: corrected for {len(cells)} pairs; apart: below {LEVEL:g}",
@@ -67,27 +71,29 @@ def _joined(head: Sequence[str], blocks: Sequence[str], notes: Sequence[str], fo
 def comparison_text(found: Mapping[str, Any], format: str) -> str:
     """Two models: the difference, by category, and what it says."""
     rows = [("all", found["all"]), *found["categories"].items()]
+    digits = found["digits"]
     cells = [
         [
             name,
-            _signed(item["mean"]),
-            interval(item),
+            _signed(item["mean"], digits),
+            interval(item, digits),
             p_text(item["p_value"]),
             p_text(item["p_holm"]) if "p_holm" in item else "",
-            number(item["detectable"]),
+            number(item["detectable"], digits),
             number(item["n_questions"], 0),
             number(item["n_turns"], 0),
         ]
         for name, item in rows
     ]
-    headers = ["", "difference", "95% interval", "p", "p, Holm", "detectable", "questions", "turns"]
+    headers = [found["by"], "difference", "95% interval", "p", "p, Holm", "detectable",
+               "questions", "items"]  # fmt: skip
     a, b = short_names(found["a"], found["b"])
-    head = [f"{a} minus {b}, judge {label(found['judge'])}"]
+    head = [f"{_of(found)}: {a} minus {b}, judge {label(found['judge'])}"]
     if folder := common_folder([found["a"], found["b"]]):
         head.insert(0, f"{MARK} is {label(folder)}")
     notes = [label(note) for note in found["notes"]]
     if len(found["categories"]) > 1:
-        notes.append(f"p, Holm: corrected for {len(found['categories'])} categories")
+        notes.append(f"p, Holm: corrected for {len(found['categories'])} parts")
     notes.append("interval and p: paired, over whole questions")
     notes.append("detectable: the smallest difference found with 80% power")
     notes.append(no_interval_note(item for _, item in rows))
@@ -140,7 +146,7 @@ def _flips_table(found: Sequence[Mapping[str, Any]], a: str, b: str, format: str
 
 def csv_lines(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A line for each part of a comparison of two models."""
-    who = {name: found[name] for name in ("a", "b", "judge")}
+    who = {name: found[name] for name in ("benchmark", "mode", "metric", "a", "b", "judge")}
     parts = {"all": found["all"] | {"p_holm": None}, **found["categories"]}
     return [who | {"part": name} | item for name, item in parts.items()]
 
@@ -150,8 +156,15 @@ def plain(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _signed(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:+.2f}"
+def _signed(value: float | None, digits: int) -> str:
+    return "n/a" if value is None else f"{value:+.{digits}f}"
+
+
+def _of(found: Mapping[str, Any]) -> str:
+    """The benchmark, with its mode where it has several, and the metric if it is no headline."""
+    several = len(get_benchmark(found["benchmark"]).graders) > 1
+    name = f"{found['benchmark']} {found['mode']}" if several else found["benchmark"]
+    return f"{name}, {found['header']}" if found["header"] else str(name)
 
 
 def short_names(*models: str) -> list[str]:

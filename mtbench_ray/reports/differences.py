@@ -177,17 +177,20 @@ def _noise(pairs: Sequence[Pair]) -> float | None:
     return sum(parts) / len(pairs) ** 2
 
 
-def gate(total: Mapping[str, Any], margin: float) -> str:
+def gate(total: Mapping[str, Any], margin: float, lower_is_better: bool = False) -> str:
     """Whether the first model is worse than the second by ``margin`` or more, one of ``GATES``.
 
     Decided by the 95% interval of the difference: all of it above ``-margin``, all of it at or
     below that, or neither (and where there is no interval).
     """
-    if total["ci_low"] is None:
+    low, high = total["ci_low"], total["ci_high"]
+    if low is None:
         return "cannot tell"
-    if total["ci_low"] > -margin:
+    if lower_is_better:
+        low, high = -high, -low
+    if low > -margin:
         return "not worse"
-    return "worse" if total["ci_high"] <= -margin else "cannot tell"
+    return "worse" if high <= -margin else "cannot tell"
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,11 @@ class Ranking:
     with_best: list[str]
 
 
-def ranking(models: Mapping[str, Mapping[Hashable, Valued]], options: ScoreOptions) -> Ranking:
+def ranking(
+    models: Mapping[str, Mapping[Hashable, Valued]],
+    options: ScoreOptions,
+    lower_is_better: bool = False,
+) -> Ranking:
     """Compare all models with each other on the items that all of them have.
 
     Random sign flips are as many as the smallest p-value times the number of pairs needs to stay
@@ -219,8 +226,9 @@ def ranking(models: Mapping[str, Mapping[Hashable, Valued]], options: ScoreOptio
     ]
     rows = {name: [values[key].mean for key in shared] for name, values in models.items()}
     means = {name: statistics.fmean(mine) if mine else None for name, mine in rows.items()}
+    sign = 1 if lower_is_better else -1
     order = sorted(
-        models, key=lambda name: -math.inf if means[name] is None else -(means[name] or 0)
+        models, key=lambda name: -math.inf if means[name] is None else sign * (means[name] or 0)
     )
     count = len(order) * (len(order) - 1) // 2
     flips = max(SIGN_FLIPS, 100 * count)

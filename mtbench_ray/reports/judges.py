@@ -35,6 +35,10 @@ LISTED = 10
 """Disagreements of two judges that are shown."""
 
 
+_Graded = tuple[str, str]
+"""Benchmark and mode: values of different ones are not compared."""
+
+
 def report(
     words: Sequence[str], results: Results, rows: Sequence[Evaluation], format: str, out: str = ""
 ) -> int:
@@ -42,6 +46,7 @@ def report(
 
     Args:
         words: Names of judges, or patterns; none for all.
+        results: Of the headline or of another metric, see ``Results.measuring``.
         out: A file that gets the same as JSON; empty for none.
 
     Raises:
@@ -76,31 +81,34 @@ def figures(results: Results, rows: Sequence[Evaluation]) -> dict[str, Any]:
     """All figures, as JSON.
 
     Returns:
-        ``values``: of each two judges that judged answers of their own; ``votes``: of each two on
-        the same matches, by turn; ``judges``: position bias, inconsistent matches, correlation with
-        length and self-preference of each judge and mode; ``strengths``: of each comparison of all
-        models.
+        ``metric``: whose values these are; ``values``: of each two judges on the same answers;
+        ``votes``: of each two on the same matches, by turn; ``judges``: position bias, inconsistent
+        matches, correlation with length and self-preference of each judge and mode;
+        ``strengths``: of each comparison of all models.
     """
     names = judge_names(rows)
     options = results.options
     alone = judged_alone(rows)
-    values: dict[str, dict[str, dict[Hashable, Rated]]] = {}
-    slots: dict[Hashable, Slot] = {}
-    parts: dict[str, Any] = {"model": lambda slot: slot.model}
-    judge_models: dict[str, str] = {}
+    values: dict[_Graded, dict[str, dict[Hashable, Rated]]] = {}
+    slots: dict[_Graded, dict[Hashable, Slot]] = {}
+    parts: dict[_Graded, dict[str, Any]] = {}
     for row in alone:
         items = results.items(row)
         name = names[row.evaluation_id]
-        judge_models[name] = row.judge
-        parts |= results.grader(row).dimensions
-        values.setdefault(row.benchmark, {}).setdefault(name, {}).update(values_of(items))
-        slots |= values_with_slots(items)
+        graded = row.benchmark, row.mode
+        parts[graded] = {
+            "model": lambda slot: slot.model,
+            **results.grader(row).dimensions_of(results.column(row).metric),
+        }
+        values.setdefault(graded, {}).setdefault(name, {}).update(values_of(items))
+        slots.setdefault(graded, {}).update(values_with_slots(items))
     compared = []
-    for benchmark, by_judge in values.items():
+    for graded, by_judge in values.items():
         for one, other in combinations(by_judge, 2):
-            pair = two_judges((one, other), (by_judge[one], by_judge[other]), slots, parts, LISTED)
+            both = by_judge[one], by_judge[other]
+            pair = two_judges((one, other), both, slots[graded], parts[graded], LISTED)
             if pair:
-                compared.append({"benchmark": benchmark} | pair)
+                compared.append({"benchmark": graded[0], "mode": graded[1]} | pair)
     votes: dict[str, list[Any]] = {}
     games: dict[tuple[str, str, str], list[Outcome]] = {}
     by_group: dict[tuple[str, str, str], Evaluation] = {}
@@ -134,7 +142,10 @@ def figures(results: Results, rows: Sequence[Evaluation]) -> dict[str, Any]:
                 scale,
             )
         else:
-            line["self_preference"] = self_preference(name, row.judge, values[benchmark], slots)
+            graded = benchmark, mode
+            line["self_preference"] = self_preference(
+                name, row.judge, values[graded], slots[graded]
+            )
             points = {
                 one.model: lengths(one, results.workspace.turns) for one in judged_by.get(key, [])
             }
@@ -144,7 +155,7 @@ def figures(results: Results, rows: Sequence[Evaluation]) -> dict[str, Any]:
     for table in tables(rows, results):
         row = table.rows[0]
         scale = results.grader(row).scale(results.view(row))
-        items = results.grader(row).items(table.outcomes)
+        items = results.grader(row).items(table.outcomes, parity=options.parity)
         lines = strengths(items, scale, options.resamples, options.seed)
         for line in lines:
             line["model"] = table.models[str(line["model"])][0].model
@@ -152,7 +163,9 @@ def figures(results: Results, rows: Sequence[Evaluation]) -> dict[str, Any]:
             {"judge": names[row.evaluation_id], "mode": row.mode, "benchmark": row.benchmark,
              "models": lines}
         )  # fmt: skip
-    return {"values": compared, "votes": agreed, "judges": about, "strengths": ranked}
+    metrics = dict.fromkeys(results.column(row).key for row in rows)
+    return {"metric": ", ".join(metrics), "values": compared, "votes": agreed, "judges": about,
+            "strengths": ranked}  # fmt: skip
 
 
 def _value(grader: Grader, outcome: Outcome) -> float | None:
@@ -164,7 +177,7 @@ def _value(grader: Grader, outcome: Outcome) -> float | None:
 def _text(found: Mapping[str, Any], format: str) -> list[str]:
     blocks = []
     if found["judges"]:
-        blocks.append(_about(found["judges"], format))
+        blocks.append(_about(found["judges"], found["metric"], format))
     for pair in found["values"]:
         blocks += _pair(pair, format)
     if found["votes"]:
@@ -192,9 +205,9 @@ def _text(found: Mapping[str, Any], format: str) -> list[str]:
     return blocks
 
 
-def _about(lines: Sequence[Mapping[str, Any]], format: str) -> str:
-    headers = ["judge", "mode", "games", "first shown wins", "ties", "matches", "inconsistent",
-               "length", "length, within", "own family"]  # fmt: skip
+def _about(lines: Sequence[Mapping[str, Any]], metric: str, format: str) -> str:
+    headers = ["judge", "benchmark", "mode", "games", "first shown wins", "ties", "matches",
+               "inconsistent", "length", "length, within", "own family"]  # fmt: skip
     cells = []
     for line in lines:
         games, own = "games" in line, line.get("self_preference")
@@ -202,6 +215,7 @@ def _about(lines: Sequence[Mapping[str, Any]], format: str) -> str:
         cells.append(
             [
                 line["judge"],
+                line["benchmark"],
                 line["mode"],
                 str(line["games"]) if games else "",
                 number(line["first_shown"], 3) if games else "",
@@ -215,6 +229,7 @@ def _about(lines: Sequence[Mapping[str, Any]], format: str) -> str:
         )
     notes = [
         "first shown wins: share of decided games won by the answer shown first",
+        f"values are: {metric}",
         "length: rank correlation of score and characters; within: mean of that of each model",
         "own family: how much more it favours models of its family (by name) than other judges do",
     ]
@@ -238,7 +253,7 @@ def _pair(pair: Mapping[str, Any], format: str) -> list[str]:
         ]
         for name, part, item in rows
     ]
-    head = f"{label(one)} minus {label(other)}"
+    head = f"{pair['benchmark']}: {label(one)} minus {label(other)}"
     models = pair["models"]
     if models["spearman"] is not None:
         head += f"; rank correlation of {models['n']} models' means {models['spearman']:.2f}"

@@ -148,6 +148,7 @@ def report(
     benchmark: str = "",
     gate: str = "",
     detect: str = "",
+    metric: str = "",
     steps: str = "",
     name_pattern: str = "",
 ) -> int:
@@ -166,6 +167,7 @@ def report(
         benchmark: The same.
         gate: Comparisons: how much worse the first model may be.
         detect: Comparisons: a difference to detect.
+        metric: Comparisons and judges: of another column than the headline.
         steps: Curves: which steps.
         name_pattern: Curves: how names hold run and step.
 
@@ -188,6 +190,8 @@ def report(
             "write the table to a file: report format=json > FILE",
         )
     _only_of(kind, "compare", gate=gate, detect=detect)
+    if metric and kind not in ("compare", "judges"):
+        raise UserError(f"metric={metric} is of `report compare` and `judges`", "leave it out")
     _only_of(kind, "curve", steps=steps, name_pattern=name_pattern)
     only = Filter(model, judge, category, benchmark, mode)
     if kind == "curve":
@@ -217,6 +221,7 @@ def report(
             found = _show(results, only.check(results, every), format, only)
             return EXIT_OK if all(summary["complete"] for summary in found) else EXIT_PARTIAL
         results, rows = only.chosen(results, every)
+        results, rows = results.measuring(metric, rows)
         if kind == "agreement":
             return agreement.report(names, results, rows, format, out)
         if kind == "compare":

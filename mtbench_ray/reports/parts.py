@@ -114,7 +114,7 @@ def judged(results: Results, rows: Sequence[Evaluation]) -> Iterator[Judged]:
         row, grader = table.rows[0], results.grader(table.rows[0])
         ends = grader.scale(results.view(row))
         by_model: dict[str, list[Item]] = {}
-        for item in grader.items(table.outcomes):
+        for item in results.items(row, table.outcomes):
             by_model.setdefault(item.slot.model, []).append(item)
         for side, mine in by_model.items():
             answers = table.models[side][0]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from mtbench_ray.benchmarks import get_benchmark, grader_of
-from mtbench_ray.errors import UserError
+from mtbench_ray.errors import UserError, unknown_name
 from mtbench_ray.fastchat import imported_outcomes
-from mtbench_ray.judges.base import EvaluationView, Grader, Item, ScoreOptions
+from mtbench_ray.judges.base import Column, EvaluationView, Grader, Item, ScoreOptions
 from mtbench_ray.planning.evaluations import against, apart
 from mtbench_ray.planning.plan import outcomes, view_of
 from mtbench_ray.schema import (
@@ -58,6 +58,7 @@ class Results:
         options: Parity and bootstrap.
         categories: Patterns, in lower case; verdicts of other categories do not count. None: all
             do.
+        metric: What :meth:`items` are of, the key of a column; empty for the headline.
     """
 
     def __init__(
@@ -65,9 +66,11 @@ class Results:
         workspace: Workspace,
         options: ScoreOptions,
         categories: Collection[str] | None = None,
+        metric: str = "",
     ) -> None:
         self.workspace = workspace
         self.options = options
+        self.metric = metric
         self._categories = categories
         self._outcomes: dict[str, list[Outcome]] = {}
         self._scores: dict[tuple[str, int], list[Score]] = {}
@@ -76,7 +79,24 @@ class Results:
         """The same with the verdicts of some categories alone; empty for all."""
         if not categories:
             return self
-        return Results(self.workspace, self.options, categories)
+        return Results(self.workspace, self.options, categories, self.metric)
+
+    def measuring(
+        self, metric: str, rows: Sequence[Evaluation]
+    ) -> tuple[Results, list[Evaluation]]:
+        """The same with the items of another metric, and the judged evaluations that have it.
+
+        Raises:
+            UserError: None has; the message lists what there is.
+        """
+        if not metric:
+            return self, list(rows)
+        measures = {row.evaluation_id: self.grader(row).measures for row in rows if row.judge}
+        kept = [row for row in rows if metric in measures.get(row.evaluation_id, ())]
+        if not kept:
+            known = dict.fromkeys(key for some in measures.values() for key in some)
+            raise unknown_name("metric", metric, known)
+        return Results(self.workspace, self.options, self._categories, metric), kept
 
     def grader(self, row: Evaluation) -> Grader:
         """How a judged evaluation is judged."""
@@ -108,9 +128,19 @@ class Results:
             ]
         return found
 
-    def items(self, row: Evaluation) -> list[Item]:
-        """What the headline of an evaluation is the mean of."""
-        return self.grader(row).items(self.outcomes(row))
+    def column(self, row: Evaluation) -> Column:
+        """What :meth:`items` are of."""
+        grader = self.grader(row)
+        return grader.measures[self.metric] if self.metric else grader.headline
+
+    def items(self, row: Evaluation, outcomes: Sequence[Outcome] | None = None) -> list[Item]:
+        """What the metric of an evaluation is the mean of.
+
+        Args:
+            outcomes: Others than its own, of the same grader.
+        """
+        found = self.outcomes(row) if outcomes is None else outcomes
+        return self.grader(row).measured(found, self.column(row), self.options.parity)
 
     def scores(self, row: Evaluation, *, resamples: int | None = None) -> list[Score]:
         """All scores of one evaluation; of a comparison of all models see ``scores.Table``.

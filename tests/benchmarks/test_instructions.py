@@ -315,3 +315,29 @@ def test_two_models_are_compared_on_each_benchmark_that_both_have(run, tmp_path)
     found = json.loads(run.out)
     assert [(one["a"], one["b"]) for one in found] == [("run/step_1", "run/step_2")] * 2
     assert sorted(one["all"]["n_questions"] for one in found) == [1, 3]
+
+
+@pytest.mark.parametrize("metric", ["instruction_strict", "prompt_loose", "instruction_loose"])
+def test_models_are_compared_on_each_metric(metric, run):
+    models = ("-m", "model=run/one,run/two", "benchmark=ifeval", "engine=fake")
+    assert run(*models, "sampling.max_tokens=60") == 0, run.err
+    line = ("report", "compare", "one", "two", f"metric={metric}")
+    assert run(*line, "format=json", own=False) == 0, run.err
+    (found,) = json.loads(run.out)
+    of, level = metric.split("_")
+    values = {}
+    for row in run.rows("judgments.jsonl"):
+        if row["criterion"].endswith(level):
+            key = row["question_id"], row["criterion"] if of == "instruction" else ""
+            values.setdefault(row["model"], {}).setdefault(key, []).append(row["value"])
+    one, two = ({key: min(all_) for key, all_ in values[f"run/{name}"].items()}
+                for name in ("one", "two"))  # fmt: skip
+    assert found["all"]["n_turns"] == len(one) == (4 if of == "instruction" else 3)
+    assert found["all"]["mean"] == pytest.approx(sum(one[key] - two[key] for key in one) / len(one))
+    assert found["by"] == ("type" if of == "instruction" else "category")
+    assert set(found["categories"]) == {"punctuation", "change_case", "length_constraints"}
+    assert run(*line, own=False) == 0
+    said = {"instruction": "instr."}.get(of, of)
+    assert run.out.startswith(f"ifeval, {said} {level}: run/one minus run/two, judge if-verifiable")
+    assert run("report", "judges", f"metric={metric}", own=False) == 0, run.err
+    assert f"values are: {metric}" in run.out

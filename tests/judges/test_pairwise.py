@@ -265,6 +265,17 @@ def test_duplicate_rows_count_once_in_safe_parity_and_all_in_fastchat():
     assert (safe.win, safe.loss, safe.failed) == (0, 1, {})
     (strict,) = tally(matches(rows, "fastchat"), "baseline")
     assert (strict.win, strict.loss, strict.failed) == (1, 1, {"no_winner": 2})
+    # What comparisons are made of agrees with the table, in both.
+    for parity, counted in (("safe", [0.0]), ("fastchat", [None, 1.0, 0.0, None])):
+        options = dataclasses.replace(OPTIONS, parity=parity)
+        scores = BASELINE.reduce([], rows, options)
+        found = {score.metric: score.mean for score in scores if score.dimension == "all"}
+        for key, column in BASELINE.measures.items():
+            values = [item.value for item in BASELINE.measured(rows, column, parity)]
+            assert len(values) == len(counted)
+            valid = [value for value in values if value is not None]
+            assert found[column.metric] == sum(valid) / len(valid), key
+        assert [item.value for item in BASELINE.items(rows, parity=parity)] == counted
 
 
 def test_the_rubric_cannot_compare():

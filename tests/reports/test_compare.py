@@ -7,9 +7,11 @@ import pytest
 from stub_server import StubServer
 from verdict_rows import evaluation, verdict
 
+from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.cli.main import main
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.reports.compare import compare
+from mtbench_ray.reports.compare import verdict as verdict_of
 from mtbench_ray.reports.differences import (
     difference,
     gate,
@@ -45,6 +47,18 @@ def pairs_of(a, b):
 )
 def test_a_gate_is_decided_by_the_interval(low, high, margin, said):
     assert gate({"ci_low": low, "ci_high": high}, margin) == said
+
+
+def test_a_gate_and_a_verdict_know_where_less_is_better():
+    total = {"ci_low": 0.2, "ci_high": 0.4}
+    assert gate(total, 0.1, lower_is_better=True) == "worse"
+    assert gate({"ci_low": -0.4, "ci_high": -0.2}, 0.1, lower_is_better=True) == "not worse"
+    assert gate({"ci_low": -0.4, "ci_high": 0.2}, 0.1, lower_is_better=True) == "cannot tell"
+    column = grader_of("mt_bench", "pairwise-baseline").measures["loss_rate"]
+    found = verdict_of("a", "b", total | {"mean": 0.3, "p_value": 0.01, "n_questions": 9}, column)
+    assert found == "b is better than a by 0.300 on 9 questions (p = 0.010)"
+    ranked = ranking({"a": valued(rows([1.0] * 6)), "b": valued(rows([0.0] * 6))}, OPTIONS, True)
+    assert [one["model"] for one in ranked.models] == ["b", "a"]
 
 
 def test_samples_that_would_detect_a_difference_follow_from_the_parts_of_the_variance():

@@ -292,7 +292,7 @@ def rows_of(values, model="m", start=0):
 def test_a_clear_difference_is_called_one_and_noise_is_not():
     a, b = evaluation("a"), evaluation("b")
     clear = compare(a, b, rows_of([8, 9, 8, 9] * 5), rows_of([5, 6, 5, 7] * 5), OPTIONS)
-    assert clear["verdict"].startswith("a is better than b by 2.75 points on 20 questions")
+    assert clear["verdict"].startswith("a is better than b by 2.75 on 20 questions")
     assert clear["all"]["p_value"] < 0.01
     other = compare(b, a, rows_of([5, 6, 5, 7] * 5), rows_of([8, 9, 8, 9] * 5), OPTIONS)
     assert other["verdict"] == clear["verdict"]
@@ -304,11 +304,11 @@ def test_only_what_both_have_is_compared():
     b_rows = [verdict(6, 0), verdict("no_rating", 1), verdict(6, 2)]
     found = compare(evaluation("a"), evaluation("b"), rows_of([7, 7, 7]), b_rows, OPTIONS)
     assert (found["all"]["n_questions"], found["all"]["mean"]) == (2, 1.0)
-    assert found["notes"] == ["1 rated turns of only one of the two are left out"]
+    assert found["notes"] == ["1 scored items of only one of the two are left out"]
     nothing = compare(
         evaluation("a"), evaluation("b"), rows_of([7]), rows_of([7], start=5), OPTIONS
     )
-    assert nothing["verdict"] == "the two have no rated turn in common"
+    assert nothing["verdict"] == "the two have no scored item in common"
     assert nothing["all"]["mean"] is None
 
 

@@ -32,7 +32,8 @@ def made(tmp_path_factory):
         main(["-m", *usual, f"model={','.join(MODELS)}"])
         main([*usual, "model=other", "judge.model=second"])
         main(["-m", *usual, "mode=pairwise-all", f"model={','.join(MODELS)}"])
-        main([*usual, "mode=pairwise-baseline", "baseline=other", "model=org/step_1"])
+        main(["-m", *usual, "mode=pairwise-baseline", "baseline=other",
+              "model=org/step_1,org/step_2"])  # fmt: skip
     return folder / "w"
 
 
@@ -140,7 +141,7 @@ GAMES = """with games as (
     [
         ("pairwise-all", "true", "union all select opponent, category, turn, 1 - won from matches"),
         # judged before, and not again: the rows are those of the other mode
-        ("pairwise-baseline", "model = 'org/step_1' and opponent = 'other'", ""),
+        ("pairwise-baseline", "opponent = 'other'", ""),
     ],
 )
 def test_win_rates_by_part_are_those_of_duckdb(mode, which, other_side, cli):
@@ -207,6 +208,73 @@ def test_a_comparison_is_that_of_scipy(cli):
     assert need["questions"] == math.ceil(12 * (found["all"]["detectable"] / 0.5) ** 2)
     assert need["samples"] == math.ceil((found["all"]["detectable"] / 0.5) ** 2)
     assert not need["samples_known"]
+
+
+def test_a_comparison_of_one_turn_is_that_of_duckdb(cli):
+    words = ("compare", "org/step_1", "org/step_2", "mode=single")
+    ((gap, count),) = cli.sql(
+        """select avg(a.value - b.value), count(*) from TABLE a join TABLE b
+           using (judge, question_id, turn, mode) where mode = 'single' and judge = 'stub'
+           and a.model = 'org/step_1' and b.model = 'org/step_2' and a.turn = 2"""
+    )
+    (found,) = cli.json(*words, "metric=second_turn")
+    assert (found["all"]["mean"], found["all"]["n_turns"]) == (close(gap), count) == (gap, 12)
+    assert (found["benchmark"], found["metric"]) == ("mt_bench", "second_turn")
+    assert {one["turn"] for one in found["flips"]} == {2}
+    assert cli(*words, "metric=second_turn") == 0
+    assert "mt_bench single, second turn: org/step_1 minus org/step_2, judge stub" in cli.out
+    assert cli(*words) == 0
+    assert "mt_bench single: org/step_1 minus org/step_2, judge stub" in cli.out
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        ("win_rate", "one = 1 and two = 1"),
+        ("loss_rate", "one = 0 and two = 0"),
+        ("inconsistent", "one <> two"),
+    ],
+)
+def test_a_comparison_of_rates_against_a_baseline_is_that_of_duckdb(metric, value, cli):
+    rates = dict(
+        cli.sql(
+            GAMES.format("opponent = 'other'", "")
+            + f"""select model, avg(case when {value} then 1 else 0 end) from (
+                  select model, one, two from matches) group by model"""
+        )
+    )
+    words = ("compare", "org/step_1", "org/step_2", "mode=pairwise-baseline", f"metric={metric}")
+    (found,) = cli.json(*words)
+    assert found["all"]["mean"] == close(rates["org/step_1"] - rates["org/step_2"])
+    (ranked,) = cli.json("compare", "org/step_1", "org/step_2", *words[3:])
+    assert ranked["lower_is_better"] == (metric != "win_rate")
+    results = cli.json("mode=pairwise-baseline")["results"]
+    assert {one["model"]: one[metric] for one in results} == {
+        name: close(rate) for name, rate in rates.items()
+    }
+
+
+def test_an_unknown_metric_lists_those_there_are(cli):
+    for verb in ("compare", "judges"):
+        models = ["org/step_1", "org/step_2"] * (verb == "compare")
+        assert cli(verb, *models, "metric=turn_one", "mode=single") == 2
+        assert "unknown metric 'turn_one'; there are: average, first_turn, second_turn" in cli.err
+    assert cli("metric=first_turn") == 2
+    assert "metric=first_turn is of `report compare` and `judges`" in cli.err
+
+
+def test_judges_of_one_turn_are_compared_as_duckdb_does(cli):
+    found = cli.json("judges", "mode=single", "metric=first_turn")
+    ((gap, count),) = cli.sql(
+        """select avg(a.value - b.value), count(*) from TABLE a join TABLE b
+           using (model, question_id, turn, mode) where mode = 'single' and turn = 1
+           and a.judge = 'stub' and b.judge = 'second'"""
+    )
+    (pair,) = found["values"]
+    sign = 1 if pair["judges"] == ["stub", "second"] else -1
+    assert (pair["all"]["mean_difference"], pair["all"]["n"]) == (close(sign * gap), count)
+    assert set(pair["parts"]["turn"]) == {"1"}
+    assert {line["length"]["n"] for line in found["judges"]} == {12, 36}
 
 
 def test_the_largest_flips_come_with_both_answers(cli):

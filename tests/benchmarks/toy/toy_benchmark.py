@@ -60,7 +60,7 @@ class Rules(Grader):
         }[asked.criterion]
         return Reading("kept" if kept else "broken", float(kept), "ok")
 
-    def items(self, outcomes):
+    def items(self, outcomes, metric="", parity="safe"):
         return weighted_items(outcomes)
 
     def reduce(self, views, outcomes, options):
