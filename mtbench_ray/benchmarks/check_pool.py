@@ -143,6 +143,10 @@ class CheckPool:
             )
         return frozenset(reply["known"])
 
+    def has(self, family: str, data: str) -> bool:
+        """Whether NLTK finds some of its data, by its place there."""
+        return bool(self._ask({"family": family, "data": data}).get("found"))
+
     def close(self) -> None:
         """End all processes."""
         with self._lock:
@@ -238,6 +242,12 @@ def pool() -> CheckPool:
             _pool = CheckPool()
             atexit.register(_pool.close)
         return _pool
+
+
+TAGGER = "taggers/averaged_perceptron_tagger_eng"
+"""NLTK data that no package has: a user may have it."""
+TAGGED = frozenset(("words:start_verb",))
+"""The instructions whose checkers need it."""
 
 
 def fetch_data() -> None:

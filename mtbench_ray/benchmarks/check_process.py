@@ -67,6 +67,8 @@ def answer_to(asked: Mapping[str, Any]) -> dict[str, Any]:
     """What is sent back for a request."""
     try:
         classes = registry(asked["family"])
+        if "data" in asked:
+            return {"found": _has(asked["data"])}
         if "id" not in asked:
             return {"known": sorted(classes)}
         if asked["id"] not in classes:
@@ -81,6 +83,17 @@ def answer_to(asked: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"[:300]}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"[:300]}
+
+
+def _has(data: str) -> bool:
+    """Whether NLTK finds some of its data."""
+    import nltk
+
+    try:
+        nltk.data.find(data)
+    except LookupError:
+        return False
+    return True
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from importlib import metadata
 from typing import Any, NamedTuple
 
 from mtbench_ray.benchmarks.base import Benchmark, Official, QuestionSet
-from mtbench_ray.benchmarks.check_pool import Check, fetch_data, pool
+from mtbench_ray.benchmarks.check_pool import TAGGED, TAGGER, Check, fetch_data, pool
 from mtbench_ray.config import ModelConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import (
@@ -129,6 +129,22 @@ class Instructions(Grader):
                         f" instruction {one['id']}",
                         "correct its id, or take the question out",
                     )
+
+    def warnings(self, questions: Sequence[Question]) -> list[str]:
+        """How many prompts need data of NLTK that is not there."""
+        needing = [
+            question
+            for question in questions
+            if any(one["id"] in TAGGED for one in _instructions(question))
+        ]
+        if not needing or pool().has(self.family, TAGGER):
+            return []
+        count = f"{len(needing)} prompt{'s' * (len(needing) > 1)}"
+        return [
+            f"{needing[0].benchmark}: {count} ({', '.join(sorted(TAGGED))}) cannot be checked here:"
+            f" NLTK's tagger is missing. To install it:"
+            f" python -m nltk.downloader {TAGGER.rpartition('/')[2]}"
+        ]
 
     def wanted(self, view: EvaluationView) -> list[Slot]:
         """Two verdicts of each instruction of each answer."""

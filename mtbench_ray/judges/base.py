@@ -230,6 +230,10 @@ class Grader(ABC):
             UserError: A package or a file is missing, or it cannot grade one of the questions.
         """
 
+    def warnings(self, questions: Sequence[Question]) -> list[str]:
+        """What the user should know before anything is answered, a line each; after ``require``."""
+        return []
+
     @abstractmethod
     def wanted(self, view: EvaluationView) -> list[Slot]:
         """Every wanted verdict of an evaluation, in a stable order; looks at no answer."""

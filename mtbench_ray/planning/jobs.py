@@ -43,6 +43,7 @@ class Job:
         answers: What the model is to answer.
         error: Why the model cannot be run; the job then fails alone.
         notes: What the checks found worth recording (a merged system role, a short window).
+        warnings: What its grader cannot do here.
         place: Which of the run's configs it comes from; one config may name several models.
     """
 
@@ -53,6 +54,7 @@ class Job:
     answers: AnswerSet
     error: str | None = None
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     place: int = 0
 
     @property
@@ -156,6 +158,7 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
             job.notes, mistake = ([], said) if isinstance(said, UserError) else (said, None)
         if job.judged:
             job.grader.require(questions)
+            job.warnings = job.grader.warnings(questions)
             job.notes = [*job.notes, *remarks_on(questions, remarks)]
         if mistake is not None:
             if len(settled) == 1:

@@ -18,6 +18,8 @@ _NAMES = {"fingerprint": "the model's files"}
 def describe_changes(jobs: Sequence[Job], workspace: Workspace) -> list[str]:
     """A line for each model and judge that the workspace knows with other settings only.
 
+    Before them, once, what graders cannot do here.
+
     Rows of different science settings have different ids and are never mixed; this only says so,
     and compares with the newest.
     """
@@ -29,7 +31,7 @@ def describe_changes(jobs: Sequence[Job], workspace: Workspace) -> list[str]:
                 answers.setdefault(row.answers.model, []).append(row.answers)
             if row.judge and row.source == "run":
                 judges.setdefault((row.judge, row.mode), []).append(row)
-    lines: dict[str, None] = {}
+    lines = dict.fromkeys(text for job in jobs for text in job.warnings)
     for job in jobs:
         if job.config.stage == "judge":
             lines |= dict.fromkeys(f"{job.answers.model}: {note}" for note in job.notes)

@@ -1,16 +1,28 @@
 """IFEval and IFBench: small prompts of our own, checked by the real if-verifiable."""
 
+import ast
+import importlib.util
 import json
 import os
+import re
 import time
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("if_verifiable", reason="needs the extra ifeval")
 
 from mtbench_ray.benchmarks import check_process, get_benchmark, grader_of
-from mtbench_ray.benchmarks.check_pool import NLTK_FILES, Check, CheckPool, fetch_data, pool
+from mtbench_ray.benchmarks.check_pool import (
+    NLTK_FILES,
+    TAGGED,
+    TAGGER,
+    Check,
+    CheckPool,
+    fetch_data,
+    pool,
+)
 from mtbench_ray.benchmarks.instructions import Criterion
 from mtbench_ray.cli.main import main
 from mtbench_ray.errors import UserError
@@ -341,3 +353,54 @@ def test_models_are_compared_on_each_metric(metric, run):
     assert run.out.startswith(f"ifeval, {said} {level}: run/one minus run/two, judge if-verifiable")
     assert run("report", "judges", f"metric={metric}", own=False) == 0, run.err
     assert f"values are: {metric}" in run.out
+
+
+def test_prompts_that_need_the_tagger_are_counted_once_before_anything_is_answered(
+    run, prompts, monkeypatch, tmp_path
+):
+    if pool().has("ifbench", TAGGER):
+        pytest.skip("NLTK's tagger is installed")
+    prompts.write_text(
+        "".join(line(key, f"Order {key}.", {"words:start_verb": {}}) for key in ("d", "e"))
+        + line("f", "Use many words.", {"count:unique_word_count": {"N": 3}})
+    )
+    said = (
+        "ifbench: 2 prompts (words:start_verb) cannot be checked here: NLTK's tagger is missing."
+        " To install it: python -m nltk.downloader averaged_perceptron_tagger_eng"
+    )
+    line_ = ("-m", "model=org/a,org/b", "engine=fake", "benchmark=ifbench",
+             "sampling.max_tokens=60")  # fmt: skip
+    assert run("plan", *line_) == 0
+    assert run.err.count(said) == 1
+    assert run(*line_) == 3
+    assert run.err.count(said) == 1
+    assert run.err.index(said) < run.err.index("pending")
+    rows = {row["question_id"]: row["error"] for row in run.rows("judgments.jsonl")}
+    assert set(rows.values()) == {
+        None,
+        "NLTK data 'averaged_perceptron_tagger_eng' is not installed",
+    }
+    assert {key for key, error in rows.items() if error} == {"d", "e"}
+    prompts.write_text(line("f", "Use many words.", {"count:unique_word_count": {"N": 3}}))
+    assert run("plan", *line_) == 0
+    assert "tagger" not in run.err
+
+
+def test_only_the_checkers_that_are_known_to_need_the_tagger_do():
+    """Found in the package itself, so that another version of it cannot differ in silence."""
+    tagged = set()
+    for family in ("ifeval", "ifbench"):
+        folder = Path(importlib.util.find_spec("if_verifiable").origin).parent / family
+        text = (folder / "instructions.py").read_text()
+        classes = [
+            node.name
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.ClassDef)
+            and "pos_tag" in (ast.get_source_segment(text, node) or "")
+        ]
+        known = (folder / "instructions_registry.py").read_text()
+        for name in classes:
+            found = re.findall(rf'"?([\w:]+)"\s*:\s*instructions\.{name}\b', known)
+            assert found, name
+            tagged |= set(found)
+    assert tagged == TAGGED
