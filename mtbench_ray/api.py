@@ -308,7 +308,7 @@ def _text(value: Any) -> str:
         text = os.fspath(value)
         if not text or _PLAIN.fullmatch(text):
             return text
-        from mtbench_ray.cli.hydra_app import in_quotes
+        from mtbench_ray.cli.benchmark_settings import in_quotes
 
         return in_quotes(text)
     return "[" + ",".join(map(_text, value)) + "]"

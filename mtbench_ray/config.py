@@ -386,7 +386,8 @@ class RunConfig:
     """Several models at once, for experiment files: each becomes a job like ``model=<it>``."""
     benchmarks: list[str] = field(default_factory=list)
     """Several benchmarks at once, what ``benchmark=[a,b]`` sets: each becomes a job, and all jobs
-    of a model are one visit of an engine. ``benchmark.<name>.<setting>`` is a setting of one."""
+    of a model are one visit of an engine. ``benchmark.<name>.<setting>`` is a setting of one, typed
+    or in a file; it beats what is set for all."""
     workspace: str = "results"
     """Folder of everything that is kept; re-running the same command does only what is pending."""
     mode: str | None = None

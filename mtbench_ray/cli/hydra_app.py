@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtbench_ray.benchmarks import benchmarks, get_benchmark
+from mtbench_ray.cli.benchmark_settings import in_quotes, of_file, schema, without_own
 from mtbench_ray.cli.overrides import (
     Typed,
     choice,
@@ -162,6 +163,9 @@ def _hydra(
             return [None for _ in configs]
         except BrokenPipeError:
             raise  # the reader of a pipe went away
+        except (HydraException, OmegaConfBaseException) as error:
+            errors.append(_refusal(error))
+            return [None for _ in configs]
         except Exception:
             # A fault of this program, which is no mistake of the user's.
             traceback.print_exc()
@@ -176,12 +180,14 @@ def _hydra(
     def _jobs(config: DictConfig, overrides: list[str]) -> list[RunConfig]:
         """The settings of a job: one for each of ``benchmarks`` and ``models``.
 
-        Each is composed as ``benchmark=<it> model=<it>`` is, with the settings that were typed for
-        its benchmark.
+        Each is composed as ``benchmark=<it> model=<it>`` is, with the settings of its benchmark
+        that a file has, and then those that were typed.
         """
         from hydra import compose
 
         settings = _settings(config)
+        in_file, own = of_file(config, known, overrides)
+        _register(own, known, folders)
         made = []
         for benchmark in settings.benchmarks or [settings.benchmark.name]:
             get_benchmark(benchmark)
@@ -189,7 +195,7 @@ def _hydra(
             if settings.benchmarks:
                 words = [one for one in words if not one.startswith(("benchmark=", "benchmarks="))]
                 more = [f"benchmark={benchmark}", "benchmarks=[]"]
-            more += _quoted(typed.of_benchmark.get(benchmark, []))
+            more += [*in_file.get(benchmark, []), *_quoted(typed.of_benchmark.get(benchmark, []))]
             for text in settings.models:
                 own = Typed()
                 name = choice("model", text, known, own, takes_any_name(overrides))
@@ -216,7 +222,7 @@ def _hydra(
 
     def _settings(config: DictConfig) -> RunConfig:
         try:
-            settings = OmegaConf.to_object(config)
+            settings = OmegaConf.to_object(without_own(config))
         except OmegaConfBaseException as error:
             raise _refusal(error) from None
         assert isinstance(settings, RunConfig)
@@ -312,7 +318,7 @@ def _register(typed: Typed, known: Mapping[str, Collection[str]], folders: Seque
     from hydra.core.config_store import ConfigStore
 
     store = ConfigStore.instance()
-    store.store(name="base_config", node=RunConfig)
+    store.store(name="base_config", node=schema())
     for name in benchmarks():
         if name not in known.get("benchmark", ()):  # no file of its own
             store.store(group="benchmark", name=name, node={"name": name})
@@ -378,13 +384,6 @@ def _kept(text: str) -> str:
     if isinstance(read, ChoiceSweep) and read.simple_form and not re.search(r",\s", text):
         return text  # several values without -m: Hydra's error says how
     return in_quotes(text.strip())
-
-
-def in_quotes(text: str) -> str:
-    """A text in the quotes in which Hydra reads it as it is."""
-    from hydra.core.override_parser.types import Quote, QuotedString
-
-    return str(QuotedString(text, Quote.single).with_quotes())
 
 
 def _kept_list(text: str) -> str:

@@ -95,7 +95,7 @@ def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
                 and parts[1:2]
                 and (parts[1] in benchmarks())
             ):
-                own = _of_benchmark(key, ".".join(parts[2:]), value, presets, typed, free_names)
+                own = of_benchmark(key, ".".join(parts[2:]), value, presets, typed, free_names)
                 typed.of_benchmark.setdefault(parts[1], []).append(own)
             else:
                 check_key(key)
@@ -160,8 +160,8 @@ def _several_benchmarks(value: str, multirun: bool) -> list[str]:
     return names
 
 
-def _of_benchmark(
-    typed_key: str,
+def of_benchmark(
+    where: str,
     key: str,
     value: str,
     presets: Mapping[str, Collection[str]],
@@ -170,18 +170,23 @@ def _of_benchmark(
 ) -> str:
     """A setting of one benchmark's jobs as an override of these.
 
+    Args:
+        where: The whole key, as the user wrote it.
+        key: The setting alone.
+        typed: Gets the choice of a judge.
+
     Raises:
         UserError: There is no such setting, or it cannot differ between benchmarks.
     """
     check_key(key)
     if key.partition(".")[0] in ("model", "models", "benchmark", "benchmarks", "experiment"):
         raise UserError(
-            f"{typed_key} cannot be set: {key} is the same for all benchmarks of a line",
+            f"{where} cannot be set: {key} is the same for all benchmarks of a line",
             f"write {key}={value}",
         )
     if is_secret_name(key.rpartition(".")[2]):
         raise UserError(
-            f"{typed_key} looks like a secret, which is kept out of files only under its own name",
+            f"{where} looks like a secret, which is kept out of files only under its own name",
             f"write {key}=..., or name a variable of the environment: judge.api_key_env=NAME",
         )
     if key.endswith("base_url"):

@@ -22,8 +22,8 @@ from mtbench_ray.reports.page import view
 from mtbench_ray.reports.results import Results, current, tables_of
 from mtbench_ray.reports.scores import all_scores, judgment_rows
 from mtbench_ray.reports.spread import aggregate, is_repeated
-from mtbench_ray.reports.suite import suite
-from mtbench_ray.reports.summary import Summary, summarise, summarise_all
+from mtbench_ray.reports.suite_text import suite_text
+from mtbench_ray.reports.summary import Summary, summarise_all
 from mtbench_ray.reports.tables import render
 from mtbench_ray.schema import Evaluation
 from mtbench_ray.workspace.run_record import RunRecord
@@ -94,7 +94,8 @@ def _show(
         return every
     tables = tables_of(rows)
     several = len({benchmark for benchmark, _ in tables}) > 1
-    found = [summarise(results, rows, *table, only) for table in tables]
+    whole = summarise_all(results, rows, only)
+    found = [whole, *whole["other_modes"]]
     only = only or Filter()
     shown_of = {
         table: only.rows(results, same, distinguishing_settings(same))
@@ -102,9 +103,8 @@ def _show(
     }
     own = results.only(only.categories())
     width = shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else None
-    every = [row for same in shown_of.values() for row in same]
-    if text := suite(own, every, format, width):
-        print(text)
+    if whole["suite"]:
+        print(suite_text(whole["suite"], format, width))
     for number, (summary, table) in enumerate(zip(found, tables, strict=True)):
         if len(found) > 1:
             title = " ".join(table) if several else summary["mode"]

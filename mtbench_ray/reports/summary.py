@@ -17,6 +17,7 @@ from mtbench_ray.reports.answer_figures import answer_figures
 from mtbench_ray.reports.filters import Filter
 from mtbench_ray.reports.results import Results, in_order, tables_of
 from mtbench_ray.reports.scores import tables
+from mtbench_ray.reports.suite import suite
 from mtbench_ray.schema import ANSWERS_ONLY, EngineEvent, Evaluation, Score, canonical
 from mtbench_ray.workspace.run_record import RunRecord
 
@@ -30,11 +31,22 @@ Places = Mapping[tuple[str, str, str], Score]
 def summarise_all(
     results: Results, evaluations: Sequence[Evaluation], only: Filter | None = None
 ) -> Summary:
-    """The summary of the newest table that has verdicts, with those of ``other_modes`` in it."""
-    first, *others = [
-        summarise(results, evaluations, *table, only) for table in tables_of(evaluations)
-    ]
-    return first | {"other_modes": others}
+    """The summary of the newest table that has verdicts, with those of ``other_modes`` in it.
+
+    ``suite``: the headlines of several benchmarks side by side, null where there is one; see
+    :func:`mtbench_ray.reports.suite.suite`.
+    """
+    only = only or Filter()
+    tables = tables_of(evaluations)
+    first, *others = [summarise(results, evaluations, *table, only) for table in tables]
+    shown = []
+    for table in tables:
+        same = [row for row in evaluations if (row.benchmark, row.mode) == table]
+        shown += only.rows(results, same, distinguishing_settings(same))
+    order = {row.evaluation_id: at for at, row in enumerate(evaluations)}
+    shown.sort(key=lambda row: order[row.evaluation_id])
+    found = suite(results.only(only.categories()), shown)
+    return first | {"suite": found, "other_modes": others}
 
 
 def summarise(

@@ -60,6 +60,74 @@ def test_the_preset_runs_three_benchmarks(monkeypatch, tmp_path):
     ]  # fmt: skip
 
 
+def experiment(tmp_path, text):
+    """A folder of own settings with one experiment; what names both on a command line."""
+    path = tmp_path / "own" / "experiment" / "mine.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"# @package _global_\n{text}")
+    return "--config-dir", str(tmp_path / "own"), "experiment=mine"
+
+
+def test_settings_of_one_benchmark_stand_in_an_experiment_file(monkeypatch, tmp_path):
+    line = experiment(
+        tmp_path,
+        """
+benchmarks: [mt_bench, ifeval]
+limit: 9
+benchmark:
+  ifeval:
+    limit: 2
+    sampling: {max_tokens: 77, temperature: null}
+    categories: ["a b", "1e5"]
+  mt_bench:
+    question_path: /data/a=b, c.jsonl
+    judge: gpt-4o
+    judge.extra_body: {effort: 'low, really'}
+""",
+    )
+    mine, checked = composed(monkeypatch, tmp_path, *line)
+    assert jobs([mine, checked]) == [("org/m", "mt_bench", 9), ("org/m", "ifeval", 2)]
+    assert (mine.sampling.max_tokens, checked.sampling.max_tokens) == (None, 77)
+    assert checked.categories == ["a b", "1e5"]
+    assert (mine.question_path, checked.question_path) == ("/data/a=b, c.jsonl", None)
+    assert (mine.judge.model, checked.judge.kind) == ("gpt-4o", "none")
+    assert mine.judge.extra_body == {"effort": "low, really"}
+
+
+def test_what_is_typed_for_a_benchmark_beats_the_file_and_the_file_what_is_typed_for_all(
+    monkeypatch, tmp_path
+):
+    line = experiment(
+        tmp_path,
+        "benchmarks: [mt_bench, ifeval]\nbenchmark: {ifeval: {limit: 2}, mt_bench: {limit: 3}}\n",
+    )
+    found = composed(monkeypatch, tmp_path, *line, "benchmark.ifeval.limit=5", "limit=7")
+    assert jobs(found) == [("org/m", "mt_bench", 3), ("org/m", "ifeval", 5)]
+
+
+def test_a_file_may_hold_settings_of_benchmarks_that_are_swept_or_not_run(monkeypatch, tmp_path):
+    line = experiment(tmp_path, "benchmark: {ifeval: {limit: 2}, ifbench: {limit: 3}}\n")
+    found = composed(monkeypatch, tmp_path, *line, "-m", "benchmark=mt_bench,ifeval")
+    assert jobs(found) == [("org/m", "mt_bench", None), ("org/m", "ifeval", 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("benchmark: {ifevl: {limit: 2}}", "did you mean ifeval"),
+        ("benchmark: {ifeval: {limt: 2}}", "no setting is called 'limt'"),
+        ("benchmark: {ifeval: 3}", "benchmark.ifeval in a settings file holds no settings"),
+        ("benchmark: {ifeval: {model: {path: x}}}", "the same for all benchmarks"),
+        ("benchmark: {ifeval: {limit: many}}", "limit takes a whole number"),
+    ],
+)
+def test_mistakes_in_a_file_are_named(tmp_path, monkeypatch, capsys, text, said):
+    line = experiment(tmp_path, text)
+    monkeypatch.chdir(tmp_path)
+    assert main(["model=org/m", "judge=none", "engine=fake", "benchmark=ifeval", *line]) == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
@@ -67,6 +135,10 @@ def test_the_preset_runs_three_benchmarks(monkeypatch, tmp_path):
         (["benchmark=[]"], "names none"),
         (["benchmark=[ifeval,ifeval]"], "names one twice"),
         (["benchmark.ifeval.limt=2"], "no setting is called 'limt'"),
+        (
+            ["benchmark=[ifeval,mt_bench]", "benchmark.ifeval.limit=many"],
+            "limit takes a whole number",
+        ),
         (["benchmark.ifeval.model.path=x"], "the same for all benchmarks"),
         (["benchmark.mt_bench.judge.extra_body.api_key=k"], "looks like a secret"),
     ],
@@ -112,5 +184,18 @@ def test_two_benchmarks_are_answered_in_one_visit_and_both_are_judged(cli, tmp_p
         model, *cells = row.split()
         assert cells == [means[model, "mt_bench"], means[model, "vicuna"]]
     assert len(table) == 4
+    assert [one["benchmark"] for one in cli.summary["suite"]["columns"]] == ["mt_bench", "vicuna"]
+    assert {
+        (row["model"], column["benchmark"]): f"{score['mean']:.2f}"
+        for row in cli.summary["suite"]["rows"]
+        for column, score in zip(cli.summary["suite"]["columns"], row["scores"], strict=True)
+    } == means
+    assert cli.verb("report", "format=json", "model=org/a") == 0
+    (row,) = json.loads(cli.out)["suite"]["rows"]
+    assert (row["model"], [score["scored"] for score in row["scores"]]) == ("org/a", [8, 2])
+    ids = {result["id"] for result in cli.summary["results"]}
+    assert row["scores"][0]["id"] in ids or row["scores"][1]["id"] in ids
+    assert cli.verb("report", "format=json", "benchmark=vicuna") == 0
+    assert json.loads(cli.out)["suite"] is None
     assert cli.verb("report", "benchmark=vicuna") == 0
     assert "mt_bench" not in cli.out
