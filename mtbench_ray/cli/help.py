@@ -17,7 +17,7 @@ usage: python -m mtbench_ray [run] model=MODEL judge=JUDGE [key=value ...]
        python -m mtbench_ray report curve [workspace=DIR ...] [error=ci95] [out=DIR]
        python -m mtbench_ray report plots [workspace=DIR] [out=DIR]
        python -m mtbench_ray report html [workspace=DIR] [out=FILE]          a page to browse
-       python -m mtbench_ray view [workspace=DIR] [port=N]                  open it
+       python -m mtbench_ray view [workspace=DIR ...] [port=N]               open it
        python -m mtbench_ray list benchmarks|models|judges|engines|experiments
        python -m mtbench_ray import fastchat DIR [workspace=DIR]
        python -m mtbench_ray import answers FILE benchmark=NAME model=LABEL [workspace=DIR]
@@ -127,12 +127,12 @@ examples:
   python -m mtbench_ray report curve 'model=*run_a*' steps=1000- by=turn
 """,
     "view": """\
-usage: python -m mtbench_ray view [workspace=DIR] [port=N]
+usage: python -m mtbench_ray view [workspace=DIR ...] [port=N]
 
 Write the page of `report html` into the workspace and open it in the browser. With a port, serve it
 on 127.0.0.1 instead, until Ctrl-C; while a run goes on, each reload shows what is there by then.
 
-  workspace=DIR         default: results
+  workspace=DIR         default: results; given several times they are read as one
   port=N                0 for any free port
 
 examples:

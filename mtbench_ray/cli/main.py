@@ -161,10 +161,14 @@ def _report(args: list[str]) -> int:
             "name_pattern": "",
         },
     )
-    typed = [arg.removeprefix("report.").partition("=") for arg in args]
-    workspaces = [value for key, _, value in typed if key == "workspace"]
     last = values.pop("workspace")
-    return report(words, workspaces=workspaces or [last], **values)
+    return report(words, workspaces=_workspaces(args) or [last], **values)
+
+
+def _workspaces(args: Sequence[str]) -> list[str]:
+    """All that ``workspace=`` names; several are read as one."""
+    typed = [arg.removeprefix("report.").partition("=") for arg in args]
+    return [value for key, _, value in typed if key == "workspace"]
 
 
 def _view(args: list[str]) -> int:
@@ -174,7 +178,7 @@ def _view(args: list[str]) -> int:
     words, values = _options(args, {"workspace": RunConfig.workspace, "port": ""})
     if words:
         raise UserError(f"view takes no '{words[0]}'", "view workspace=DIR")
-    return view(values["workspace"], values["port"], ScoreOptions())
+    return view(_workspaces(args) or [values["workspace"]], values["port"], ScoreOptions())
 
 
 def _import(args: list[str]) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
@@ -114,6 +115,21 @@ def report(
             temporary.write_bytes(content)
         print(folder / name)
     return EXIT_OK
+
+
+def figures(workspace: Workspace, options: ScoreOptions, only: Filter | None) -> Iterator[Any]:
+    """The curves of a workspace with 95% intervals, over all and by category.
+
+    Those of one judge on different scales are left out.
+    """
+    from mtbench_ray.reports.plots import figures as drawn
+
+    found, _ = collect([workspace], options, only, Naming(""), "category")
+    for judge, metric in dict.fromkeys((point.judge, point.metric) for point in found):
+        mine = [point for point in found if (point.judge, point.metric) == (judge, metric)]
+        if len({point.scale for point in mine}) == 1:
+            for _, figure in drawn(mine, error="ci95", by="both"):
+                yield figure
 
 
 def has_curves(rows: Iterable[Evaluation]) -> bool:

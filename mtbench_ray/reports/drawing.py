@@ -45,11 +45,12 @@ Figures = Callable[[], Iterator[tuple[str, Any]]]
 
 
 @contextmanager
-def style(needs: str, dark: bool = False) -> Iterator[None]:
+def style(needs: str, dark: bool = False, paper: str = "") -> Iterator[None]:
     """The look of a picture.
 
     Args:
         needs: What is drawn, for the message where matplotlib is not installed.
+        paper: The colour of the ground; empty for white.
 
     Raises:
         UserError: It is not.
@@ -72,6 +73,7 @@ def style(needs: str, dark: bool = False) -> Iterator[None]:
         "svg.hashsalt": "mtbench_ray",  # equal pictures are equal files
         "svg.fonttype": "none",
         **(_DARK if dark else {}),
+        **({"axes.facecolor": paper} if paper else {}),
     }
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         # Letters that no font has are drawn as boxes, and told once by `tell_lacking`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,17 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def points(results: Results, rows: Sequence[Evaluation]) -> dict[str, bytes]:
-    """Part against part, score against length and judge against judge, by file name."""
-    made: dict[str, bytes] = {}
+    """The files of :func:`point_figures`, by name."""
+    with style("plots"):
+        return {
+            f"{name}{end}": content
+            for name, figure in point_figures(results, rows)
+            for end, content in saved(figure).items()
+        }
+
+
+def point_figures(results: Results, rows: Sequence[Evaluation]) -> Iterator[tuple[str, Any]]:
+    """Part against part, score against length and judge against judge, with names for files."""
     groups: dict[tuple[str, str, str], list[Judged]] = {}
     for one in judged(results, rows):
         groups.setdefault((one.judge, one.mode, one.benchmark), []).append(one)
@@ -88,27 +97,22 @@ def points(results: Results, rows: Sequence[Evaluation]) -> dict[str, bytes]:
     titles = [" · ".join(key if several else key[:2]) for key in groups]
     names = _file_names(titles)
     values: dict[str, tuple[tuple[str, str], dict[Hashable, Rated], tuple[float, float]]] = {}
-    with style("plots"):
-        for title, (key, group) in zip(titles, groups.items(), strict=True):
-            ends = group[0].scale
-            figures = list(part_figures(group, ends, results.options))
-            figures.append(("length", length_figure(group, results.workspace.turns, ends)))
-            for name, figure in figures:
-                if figure is not None:
-                    made |= {f"{names[title]}-{name}{end}": content
-                             for end, content in saved(figure).items()}  # fmt: skip
-            if not group[0].grader.against:
-                items = [item for one in group for item in one.items]
-                values[title] = (key[1:], values_of(items), ends)
-        for first, second in itertools.combinations(values, 2):
-            (kind, mine, ends), (other_kind, theirs, other_ends) = values[first], values[second]
-            if (kind, ends) != (other_kind, other_ends):
-                continue
+    for title, (key, group) in zip(titles, groups.items(), strict=True):
+        ends = group[0].scale
+        for name, figure in part_figures(group, ends, results.options):
+            yield f"{names[title]}-{name}", figure
+        figure = length_figure(group, results.workspace.turns, ends)
+        if figure is not None:
+            yield f"{names[title]}-length", figure
+        if not group[0].grader.against:
+            items = [item for one in group for item in one.items]
+            values[title] = (key[1:], values_of(items), ends)
+    for first, second in itertools.combinations(values, 2):
+        (kind, mine, ends), (other_kind, theirs, other_ends) = values[first], values[second]
+        if (kind, ends) == (other_kind, other_ends):
             figure = judges_figure((first, second), (mine, theirs), ends)
             if figure is not None:
-                stem = f"{names[first]}-against-{names[second]}"
-                made |= {f"{stem}{end}": content for end, content in saved(figure).items()}
-    return made
+                yield f"{names[first]}-against-{names[second]}", figure
 
 
 def draw(table: Table, grader: Grader) -> dict[str, bytes]:
@@ -118,16 +122,20 @@ def draw(table: Table, grader: Grader) -> dict[str, bytes]:
         UserError: matplotlib is not installed.
     """
     tell_lacking("".join([grader.name, *(row.name for row in table.rows)]))
-    made: dict[str, bytes] = {}
     with style("plots"):
-        for name, figure in (
-            ("bars", _bars(table, grader)),
-            ("heatmap", _heatmap(table, grader)),
-            ("radar", _radar(table, grader)),
-        ):
-            if figure is not None:
-                made |= {f"{name}{end}": content for end, content in saved(figure).items()}
-    return made
+        return {
+            f"{name}{end}": content
+            for name, figure in table_figures(table, grader)
+            for end, content in saved(figure).items()
+        }
+
+
+def table_figures(table: Table, grader: Grader) -> Iterator[tuple[str, Any]]:
+    """Bars, heat map and radar of a table, those that it allows, by name."""
+    for name, kind in (("bars", _bars), ("heatmap", _heatmap), ("radar", _radar)):
+        figure = kind(table, grader)
+        if figure is not None:
+            yield name, figure
 
 
 def _mean(cell: Cell | None) -> float:
@@ -150,7 +158,8 @@ def _bars(table: Table, grader: Grader) -> Any:
         cell = row.cells[0]
         assert cell is not None
         if cell.mean is None:
-            axis.text(grader.low, at, " nothing scored", va="center", color="#666666", fontsize=8)
+            axis.annotate("nothing scored", (grader.low, at), (5, 0), textcoords="offset points",
+                          va="center", color="#666666", fontsize=8)  # fmt: skip
             continue
         axis.barh(at, cell.mean - grader.low, left=grader.low, color=PALETTE[0], alpha=0.75)
         end = cell.mean
@@ -160,8 +169,8 @@ def _bars(table: Table, grader: Grader) -> Any:
             end = max(end, cell.high)
         part = cell.scored < cell.planned
         lacking |= part
-        said = f"  {cell.mean:.2f}" + (f"  ({cell.scored}/{cell.planned} scored)" if part else "")
-        axis.text(end, at, said, va="center", fontsize=8)
+        said = f"{cell.mean:.2f}" + f" ({cell.scored}/{cell.planned} scored)" * part
+        axis.annotate(said, (end, at), (5, 0), textcoords="offset points", va="center", fontsize=8)
     axis.set_yticks(range(len(rows)), [short_name(row.name) for row in rows])
     axis.set_xlim(grader.low, grader.high + 0.12 * (grader.high - grader.low))
     axis.set_ylim(-0.7, len(rows) - 0.3)
@@ -181,11 +190,10 @@ def _heatmap(table: Table, grader: Grader) -> Any:
         3.2 + 0.85 * len(columns), 1.4 + 0.32 * len(values), f"By category, {grader.name}"
     )
     axis = figure.subplots()
-    from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
-    colours = colormaps["Blues"]
-    axis.imshow(values, cmap=colours, vmin=grader.low, vmax=grader.high, aspect="auto", alpha=0.9)
+    axis.set_xlim(-0.5, len(columns) - 0.5)
+    axis.set_ylim(len(values) - 0.5, -0.5)
     for y, line in enumerate(values):
         for x, value in enumerate(line):
             if math.isnan(value):
@@ -194,7 +202,14 @@ def _heatmap(table: Table, grader: Grader) -> Any:
                               hatch="////", linewidth=0)
                 )  # fmt: skip
                 continue
-            dark = value > grader.low + 0.6 * (grader.high - grader.low)
+            share = (value - grader.low) / ((grader.high - grader.low) or 1)
+            # Of one colour, more or less of it: readable on white and on black.
+            strength = 0.04 + 0.9 * min(1.0, max(0.0, share))
+            axis.add_patch(
+                Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=PALETTE[0], alpha=strength,
+                          linewidth=0)
+            )  # fmt: skip
+            dark = strength > 0.6
             axis.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=8,
                       color="white" if dark else "#222222")  # fmt: skip
     axis.set_xticks(range(len(columns)), [table.columns[at].category for at in columns],

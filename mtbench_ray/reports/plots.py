@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mtbench_ray.reports.drawing import MARKERS, PALETTE, saved, style, tell_lacking
@@ -45,24 +45,31 @@ def draw(
         UserError: matplotlib is not installed.
     """
     tell_lacking("".join(point.line + point.judge + point.category for point in points))
-    pictures: dict[str, bytes] = {}
     with style("curves", dark):
-        from matplotlib.figure import Figure
+        return {
+            f"{name}{end}": made
+            for name, figure in figures(points, error=error, by=by)
+            for end, made in saved(figure, dpi).items()
+        }
 
-        if by in ("both", "all"):
-            figure = Figure(figsize=(8.0, 4.6), layout="constrained")
-            _fill(figure, points, [""], error, columns=1)
-            pictures |= saved(figure, dpi)
-        # Points come in the order of their benchmark's categories.
-        categories = list(dict.fromkeys(point.category for point in points if point.category))
-        if by in ("both", "category") and categories:
-            columns = min(4, len(categories))
-            rows = math.ceil(len(categories) / columns)
-            size = (max(8.0, 3.2 * columns), 1.0 + 2.6 * rows)
-            figure = Figure(figsize=size, layout="constrained")
-            _fill(figure, points, categories, error, columns=columns)
-            pictures |= {f"_category{end}": made for end, made in saved(figure, dpi).items()}
-    return pictures
+
+def figures(points: Sequence[Point], *, error: str, by: str) -> Iterator[tuple[str, Any]]:
+    """The same as figures, by the ends of their names."""
+    from matplotlib.figure import Figure
+
+    if by in ("both", "all"):
+        figure = Figure(figsize=(8.0, 4.6), layout="constrained")
+        _fill(figure, points, [""], error, columns=1)
+        yield "", figure
+    # Points come in the order of their benchmark's categories.
+    categories = list(dict.fromkeys(point.category for point in points if point.category))
+    if by in ("both", "category") and categories:
+        columns = min(4, len(categories))
+        rows = math.ceil(len(categories) / columns)
+        size = (max(8.0, 3.2 * columns), 1.0 + 2.6 * rows)
+        figure = Figure(figsize=size, layout="constrained")
+        _fill(figure, points, categories, error, columns=columns)
+        yield "_category", figure
 
 
 def _fill(

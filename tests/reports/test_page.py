@@ -437,7 +437,7 @@ def test_the_served_page_is_of_this_machine_alone_and_follows_the_run(judged):
         ready.set()
 
     thread = threading.Thread(
-        target=view.serve, args=(str(judged.workspace), 0, ScoreOptions(), started)
+        target=view.serve, args=([str(judged.workspace)], 0, ScoreOptions(), started)
     )
     thread.start()
     try:

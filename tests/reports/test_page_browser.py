@@ -2,33 +2,21 @@
 
 import functools
 import http.server
-import shutil
 import threading
-import time
 
 import pytest
+from chromium import Shown, chromium
 from pages import HOSTILE, LONG, MODELS, contents
 
 from mtbench_ray.reports.page import page
 
 pytestmark = pytest.mark.runs
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
-if not CHROMIUM:
-    pytest.skip("Chromium is not installed", allow_module_level=True)
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
-        )
+    with chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -36,58 +24,6 @@ def path(tmp_path_factory):
     found = tmp_path_factory.mktemp("page") / "report.html"
     found.write_text("".join(page.parts(contents())), "utf-8")
     return found
-
-
-class Shown:
-    """An open page, with all that it said and asked for."""
-
-    def __init__(self, tab, address):
-        self.tab, self.address = tab, address
-        self.said, self.asked = [], []
-        tab.set_default_timeout(10_000)
-        tab.on("console", lambda message: self.said.append(message.text))
-        tab.on("pageerror", lambda error: self.said.append(str(error)))
-        tab.on("request", lambda request: self.asked.append(request.url))
-
-    def open(self, place=""):
-        self.tab.goto("about:blank")
-        self.tab.goto(self.address + place)
-        self.tab.wait_for_selector("body[data-ready]")
-        return self
-
-    def ids(self):
-        """Ids of the listed questions."""
-        return self.tab.locator("#list .id").all_inner_texts()
-
-    def cards(self):
-        """Models of the shown answers."""
-        return self.tab.locator("#main .card h3").all_inner_texts()
-
-    def until(self, expression, arg=None):
-        """Until an expression holds. Playwright's own wait evaluates texts inside the page, which
-        its policy forbids."""
-        end = time.monotonic() + 30
-        while not self.tab.evaluate(expression, arg):
-            assert time.monotonic() < end, expression
-            time.sleep(0.02)
-
-    def wait(self, selector, count):
-        """Until so many elements are there."""
-        self.until(
-            "([what, count]) => document.querySelectorAll(what).length === count",
-            arg=[selector, count],
-        )
-
-    def wait_for(self, question):
-        """Until a question is shown."""
-        self.until(
-            "(what) => document.querySelector('#main h2')?.textContent === what",
-            arg=f"Question {question}",
-        )
-
-    def place(self):
-        """The hash of the address."""
-        return self.tab.evaluate("decodeURIComponent(location.hash.replaceAll('+', ' '))")
 
 
 @pytest.fixture
@@ -176,6 +112,32 @@ def test_a_megabyte_is_there_as_it_is(shown):
     shown.tab.get_by_role("button", name="Show all").first.click()
     box = shown.tab.locator(".card .text > pre").first.bounding_box()
     assert box["height"] < 800
+
+
+def test_plots_are_in_the_page_and_hostile_names_in_them_do_nothing(shown):
+    shown.open()
+    shown.tab.keyboard.press("g")
+    shown.wait("#plots .plot svg", 2)
+    assert "view=plots" in shown.place()
+    assert shown.tab.locator("#plots h2").all_inner_texts() == ["judge-x", "<i>two</i>"]
+    texts = shown.tab.locator("#plots svg text").all_text_contents()
+    assert any(HOSTILE[3][:12] in text for text in texts)
+    assert shown.tab.evaluate("window.harmed") is None
+    inside = "document.querySelectorAll('#plots script, #plots style, #plots [style], #plots img,"
+    assert shown.tab.evaluate(inside + " #plots foreignObject, #plots image').length") == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_ink_of_plots_is_that_of_the_page(browser, path, scheme):
+    context = browser.new_context(color_scheme=scheme)
+    shown = Shown(context.new_page(), path.as_uri()).open("#view=plots")
+    shown.wait("#plots .plot svg", 2)
+    fills = shown.tab.evaluate(
+        "[...document.querySelectorAll('#plots svg text')].map(one => getComputedStyle(one).fill)"
+    )
+    assert set(fills) == {shown.tab.evaluate("getComputedStyle(document.body).color")}
+    assert shown.said == []
+    context.close()
 
 
 def test_filters_leave_what_fits(shown):
@@ -349,13 +311,13 @@ def test_the_theme_follows_the_system_until_one_is_chosen(browser, path, system)
     context.close()
 
 
-@pytest.mark.parametrize("view", ["scores", "answers", "pair"])
+@pytest.mark.parametrize("view", ["scores", "plots", "answers", "pair"])
 def test_a_phone_needs_no_sideways_scrolling(browser, path, view):
     context = browser.new_context(viewport={"width": 390, "height": 800})
     shown = Shown(context.new_page(), path.as_uri()).open(f"#view={view}&q=4")
     shown.tab.wait_for_timeout(200)
     assert shown.tab.evaluate("document.documentElement.scrollWidth") <= 390
-    if view != "scores":
+    if view in ("answers", "pair"):
         assert not shown.tab.locator("#list").is_visible()
         shown.tab.locator("#side > summary").click()
         shown.tab.locator("#list a").first.click()

@@ -72,7 +72,7 @@ def test_a_whisker_stands_only_where_there_is_an_interval():
 
 def test_coverage_stands_beside_a_bar_that_lacks_some():
     said = texts(pictures.draw(table([FULL, PART]), GRADER)["bars.svg"])
-    assert "5.00  (7/10 scored)" in said
+    assert "5.00 (7/10 scored)" in said
     assert "7.00" in said
 
 

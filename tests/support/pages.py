@@ -1,6 +1,10 @@
 """Contents of a page made by hand, with every kind of row and texts that mean harm."""
 
-from mtbench_ray.reports.page.contents import Contents, Item, Verdict
+import io
+
+from mtbench_ray.reports.drawing import new_figure, style
+from mtbench_ray.reports.page.contents import Contents, Item, Plot, Verdict
+from mtbench_ray.reports.page.inline_svg import PAPER, inline
 from mtbench_ray.reports.score_tables import Cell, Column, Grader, Table, TableRow
 from mtbench_ray.schema import Judgment, Turn
 
@@ -123,7 +127,21 @@ def contents(texts=None, questions=6, title="own <b>workspace</b>"):
         tables=[Table(0, columns, rows)],
         items=items,
         judgment=judgments.__getitem__,
+        plots=[plot("judge-x", "one"), plot("<i>two</i>", HOSTILE[1])],
     )
+
+
+def plot(group, title):
+    """A real drawing, in which a model has a hostile name."""
+    with style("plots", paper=PAPER):
+        figure = new_figure(5, 3, title)
+        axis = figure.subplots()
+        axis.plot([1, 2], [1, 3], label=HOSTILE[3])
+        axis.set_xlabel("$" + HOSTILE[0])
+        figure.legend()
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return Plot(group, title, inline(buffer.getvalue(), f"p-{len(title)}", title))
 
 
 def judgment(name, model, item, number, value):

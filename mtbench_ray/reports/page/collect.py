@@ -6,13 +6,14 @@ is the grader's matter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.reports.filters import Filter
-from mtbench_ray.reports.page.contents import Contents, Item, Verdict
+from mtbench_ray.reports.page.contents import Contents, Item, Plot, Verdict
+from mtbench_ray.reports.page.drawn import plots
 from mtbench_ray.reports.results import Results, current, in_order
 from mtbench_ray.reports.score_tables import (
     grader_numbers,
@@ -34,11 +35,17 @@ from mtbench_ray.schema import (
 from mtbench_ray.workspace.workspace import Workspace
 
 
-def collect(workspace: Workspace, options: ScoreOptions, only: Filter | None = None) -> Contents:
+def collect(
+    workspace: Workspace,
+    options: ScoreOptions,
+    only: Filter | None = None,
+    plotted: Callable[[Callable[[], Sequence[Plot]]], Sequence[Plot]] = lambda _: (),
+) -> Contents:
     """Everything in a workspace that can be looked at.
 
     Args:
         only: What is shown; None for all.
+        plotted: Gives the plots; it may draw them, or take those that it has.
 
     Raises:
         UserError: It holds no evaluation, or none that is shown.
@@ -63,6 +70,7 @@ def collect(workspace: Workspace, options: ScoreOptions, only: Filter | None = N
         tables=tables,
         items=items.in_order(),
         judgment=workspace.judgments.__getitem__,
+        plots=plotted(lambda: plots(results, rows, graders, tables, only)),
     )
 
 

@@ -57,6 +57,20 @@ class Item:
     verdicts: dict[int, list[Verdict]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A picture.
+
+    Attributes:
+        group: The heading that it stands below.
+        svg: An element, see :mod:`mtbench_ray.reports.page.inline_svg`.
+    """
+
+    group: str
+    title: str
+    svg: str
+
+
 @dataclass(frozen=True)
 class Contents:
     """All that the page shows.
@@ -72,3 +86,4 @@ class Contents:
     tables: Sequence[Table]
     items: Sequence[Item]
     judgment: Callable[[str], Judgment]
+    plots: Sequence[Plot] = ()

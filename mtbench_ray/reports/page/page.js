@@ -2,7 +2,7 @@
 {
   const byId = (id) => document.getElementById(id);
   const index = JSON.parse(byId("index").textContent);
-  const { models, graders, tables, items, pairs, states } = index;
+  const { models, graders, tables, items, pairs, states, plots } = index;
   const wide = window.matchMedia("(min-width: 60rem)");
 
   // ---- small helpers -------------------------------------------------------------------------
@@ -75,8 +75,8 @@
   const kept = new Map();
   const KEPT = 12;
 
-  async function unpack(item) {
-    const coded = atob(byId(`item-${item}`).textContent);
+  async function unpack(name) {
+    const coded = atob(byId(name).textContent);
     const bytes = new Uint8Array(coded.length);
     for (let at = 0; at < coded.length; at += 1) bytes[at] = coded.charCodeAt(at);
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -84,7 +84,7 @@
   }
 
   function textsOf(item) {
-    const found = kept.get(item) ?? unpack(item);
+    const found = kept.get(item) ?? unpack(`item-${item}`);
     kept.delete(item);
     kept.set(item, found);
     if (kept.size > KEPT) kept.delete(kept.keys().next().value);
@@ -105,7 +105,7 @@
   function readAll() {
     words.started ??= (async () => {
       for (let item = 0; item < items.length; item += 1) {
-        const texts = await unpack(item);
+        const texts = await unpack(`item-${item}`);
         const said = [items[item][0], items[item][2], ...texts.turns];
         for (const one of texts.references) said.push(one.c);
         for (const one of texts.context) said.push(one[1]);
@@ -129,12 +129,16 @@
 
   // ---- the state, and the address that says it -----------------------------------------------
 
-  const VIEWS = ["scores", "answers", "pair"];
+  const VIEWS = ["scores", "plots", "answers", "pair"];
   const ORDERS = ["", "differ", "lowest", "highest"];
   const names = uniqueNames();
   const firstView = tables.length ? "scores" : "answers";
   const rankOf = graders.map((_, grader) => ranks(grader));
   let state = read();
+
+  function browsing(view) {
+    return view === "answers" || view === "pair";
+  }
 
   function uniqueNames() {
     const count = (values) => values.reduce((all, one) => all.set(one, (all.get(one) ?? 0) + 1), new Map());
@@ -185,7 +189,7 @@
     const query = new URLSearchParams();
     const say = (name, value) => { if (value !== "" && value !== undefined) query.append(name, value); };
     say("view", now.view === firstView ? "" : now.view);
-    if (now.view !== "scores") {
+    if (browsing(now.view)) {
       say("q", names[now.item] ?? "");
       say("at", now.at >= 0 ? models[now.at] : "");
     }
@@ -281,8 +285,10 @@
       button.setAttribute("aria-current", button.dataset.view === state.view ? "page" : "false");
     }
     byId("scores").hidden = state.view !== "scores";
-    byId("browse").hidden = state.view === "scores";
+    byId("plots").hidden = state.view !== "plots";
+    byId("browse").hidden = !browsing(state.view);
     if (state.view === "scores") showScores();
+    else if (state.view === "plots") showPlots();
     else showBrowse(jump);
   }
 
@@ -293,6 +299,21 @@
     scoresShown = true;
     byId("scores").replaceChildren(...tables.map(scoreTable));
     if (!tables.length) byId("scores").append(make("p", { class: "empty", text: "Nothing here is judged yet." }));
+  }
+
+  let plotsShown = false;
+
+  function showPlots() {
+    if (plotsShown) return;
+    plotsShown = true;
+    let group = null, box = null;
+    for (const [at, [heading, title]] of plots.entries()) {
+      if (heading !== group) byId("plots").append(make("h2", { text: group = heading }), box = make("div"));
+      const holder = make("figure", { class: "plot", tabindex: "0", role: "group", "aria-label": title });
+      box.append(holder);
+      unpack(`plot-${at}`).then((drawn) => holder.append(rich(drawn, "drawn")));
+    }
+    if (!plots.length) byId("plots").append(make("p", { class: "empty", text: "There are no plots: matplotlib was not installed, or nothing is scored." }));
   }
 
   function scoreTable(table) {
@@ -343,7 +364,7 @@
       const heated = middle !== null && digits > 0;
       const value = category && model !== null
         ? make("a", { href: link(category), text: said }) : make("span", { text: said });
-      const between = low === null || high === null ? "" : `${low.toFixed(2)} to ${high.toFixed(2)}`;
+      const between = low === null || high === null ? "" : `${low.toFixed(Math.max(2, digits))} to ${high.toFixed(Math.max(2, digits))}`;
       const box = make("td", {
         class: middle === null ? "none" : heated ? "heat" : null,
         "--v": heated ? place(table.grader, middle).toFixed(3) : null,
@@ -781,7 +802,8 @@
     byId("filters").addEventListener("submit", (event) => event.preventDefault());
     byId("skip").addEventListener("click", (event) => {
       event.preventDefault();
-      (state.view === "scores" ? byId("scores").querySelector(".scroll") : byId("main"))?.focus();
+      const inside = { scores: "#scores .scroll", plots: "#plots .plot" }[state.view] ?? "#main";
+      document.querySelector(inside)?.focus();
     });
     byId("keys").addEventListener("click", () => byId("help").showModal());
     window.addEventListener("hashchange", () => {
@@ -813,7 +835,7 @@
 
   const KEYS = {
     "/": ["search", () => {
-      if (state.view === "scores") go({ view: "answers" }, true);
+      if (!browsing(state.view)) go({ view: "answers" }, true);
       byId("side").open = true;
       byId("find").focus();
       byId("find").select();
@@ -823,6 +845,7 @@
     n: ["next answer", () => step(1)],
     p: ["previous answer", () => step(-1)],
     s: ["scores", () => go({ view: "scores" }, true)],
+    g: ["plots", () => go({ view: "plots" }, true)],
     a: ["answers", () => go({ view: "answers" }, true)],
     c: ["side by side", () => go({ view: "pair", ...(state.at >= 0 && state.at !== state.b ? { a: state.at } : {}) }, true)],
     x: ["swap the sides", () => state.view === "pair" && go({ a: state.b, b: state.a })],
@@ -840,7 +863,7 @@
       return;
     }
     const found = KEYS[event.key];
-    if (!found || (state.view === "scores" && "jknpxdvr".includes(event.key))) return;
+    if (!found || (!browsing(state.view) && "jknpxdvr".includes(event.key))) return;
     event.preventDefault();
     found[1]();
   }

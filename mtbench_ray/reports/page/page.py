@@ -57,6 +57,8 @@ def parts(contents: Contents, rich: Rich = render.rich) -> Iterator[str]:
     for number, item in enumerate(contents.items):
         packed = pack(item_texts(contents, item, rich))
         yield f'<script type="text/plain" id="item-{number}">{packed}</script>\n'
+    for number, plot in enumerate(contents.plots):
+        yield f'<script type="text/plain" id="plot-{number}">{pack(plot.svg)}</script>\n'
     yield _filled(after, texts)
 
 
@@ -133,6 +135,7 @@ def index(contents: Contents) -> dict[str, Any]:
             }
             for table in contents.tables
         ],
+        "plots": [[plot.group, plot.title] for plot in contents.plots],
         "items": [
             [item.id, item.benchmark, item.category, _first_line(item)] for item in contents.items
         ],

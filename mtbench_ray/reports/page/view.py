@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import sys
 import threading
+import time
 import webbrowser
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,14 +20,17 @@ from mtbench_ray.reports.filters import Filter
 from mtbench_ray.reports.joined import opened
 from mtbench_ray.reports.page import page, render
 from mtbench_ray.reports.page.collect import collect
+from mtbench_ray.reports.page.contents import Plot
 from mtbench_ray.workspace.journal import replacing
-from mtbench_ray.workspace.workspace import Workspace
 
 NAME = "report.html"
 """The file, in the workspace, where none is named."""
 
 HOST = "127.0.0.1"
 _LOCAL = ("127.0.0.1", "localhost")
+_RUNS = "runs/*/record.json"
+PLOTS_S = 60
+"""Plots of a page that is served are at most so old while rows come."""
 _REMEMBERED = 100_000
 """Rendered texts that a server keeps, so that the page of a running run is soon made again."""
 
@@ -46,7 +51,7 @@ def write(
         path = Path(os.path.expanduser(out)) if out else workspace.root / NAME
         if path.is_dir():
             raise UserError(f"{path} is a folder", f"write a file: out={path / NAME}")
-        contents = collect(workspace, options, only)
+        contents = collect(workspace, options, only, plotted=lambda draw: draw())
         with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
             for part in page.parts(contents):
                 file.write(part)
@@ -63,16 +68,16 @@ def report(
     return EXIT_OK
 
 
-def view(root: str, port: str, options: ScoreOptions) -> int:
+def view(roots: Sequence[str], port: str, options: ScoreOptions) -> int:
     """The verb ``view``: write the page and open it; with a port, serve it until Ctrl-C."""
     if port:
-        return serve(root, _port(port), options)
-    path = write([root], "", options)
+        return serve(roots, _port(port), options)
+    path = write(roots, "", options)
     print(path)
     if not webbrowser.open(path.resolve().as_uri()):
         print(
-            f"no browser here: copy the file, or run `view port=8000 workspace={root}` and forward"
-            " that port",
+            "no browser here: copy the file, or run `view port=8000"
+            f" {' '.join(f'workspace={root}' for root in roots)}` and forward that port",
             file=sys.stderr,
         )
     return EXIT_OK
@@ -85,7 +90,7 @@ def _port(text: str) -> int:
 
 
 def serve(
-    root: str,
+    roots: Sequence[str],
     port: int,
     options: ScoreOptions,
     started: Callable[[ThreadingHTTPServer], None] = lambda server: None,
@@ -98,7 +103,7 @@ def serve(
     Raises:
         UserError: The port is in use, or there is nothing to show.
     """
-    live = Live(root, options)
+    live = Live(roots, options)
     live.text()  # what is wrong is said now, not in the browser
     try:
         server = ThreadingHTTPServer((HOST, port), functools.partial(Handler, live))
@@ -115,10 +120,15 @@ def serve(
 
 
 class Live:
-    """The page of a workspace, made again when its rows have changed."""
+    """The page of workspaces, made again when their rows have changed.
 
-    def __init__(self, root: str, options: ScoreOptions) -> None:
-        self.root, self.options = root, options
+    Plots take seconds: they are drawn again after :data:`PLOTS_S`, or once a run has ended.
+    """
+
+    def __init__(self, roots: Sequence[str], options: ScoreOptions) -> None:
+        self.roots, self.options = roots, options
+        self._plots: Sequence[Plot] = ()
+        self._drawn: tuple[float, object] = (-math.inf, None)
         self._lock = threading.Lock()
         self._seen: object = None
         self._page = b""
@@ -129,19 +139,27 @@ class Live:
         with self._lock:
             seen = self._stamp()
             if seen != self._seen:
-                with Workspace.open(self.root, write=False) as workspace:
-                    made = "".join(page.parts(collect(workspace, self.options), self._rich))
+                with opened(self.roots) as workspace:
+                    contents = collect(workspace, self.options, plotted=self._plotted)
+                    made = "".join(page.parts(contents, self._rich))
                 self._page = made.encode()
                 self._seen = seen
             return self._page
 
-    def _stamp(self) -> object:
-        root = Path(os.path.expanduser(self.root))
-        files = [root / "answers.jsonl", root / "judgments.jsonl", *root.glob("runs/*/record.json")]
+    def _plotted(self, draw: Callable[[], Sequence[Plot]]) -> Sequence[Plot]:
+        at, runs = self._drawn
+        if time.monotonic() - at > PLOTS_S or runs != self._stamp([_RUNS]):
+            self._plots = draw()
+            self._drawn = time.monotonic(), self._stamp([_RUNS])
+        return self._plots
+
+    def _stamp(self, names: Sequence[str] = (_RUNS, "answers.jsonl", "judgments.jsonl")) -> object:
         return [
             (str(path), stat.st_mtime_ns, stat.st_size)
-            for path in files
-            if path.exists() and (stat := path.stat())
+            for root in self.roots
+            for name in names
+            for path in sorted(Path(os.path.expanduser(root)).glob(name))
+            if (stat := path.stat())
         ]
 
 
