@@ -114,7 +114,10 @@ def _item_lines(one: Judged, results: Results) -> Iterator[dict[str, Any]]:
 
 
 def lm_eval(results: Results, rows: Sequence[Evaluation], folder: Path) -> list[Path]:
-    """A results file for each model and judge; a task is a benchmark, or a category of it."""
+    """A results file for each model and judge; a task is a benchmark, or a category of it.
+
+    lm-eval 0.4.13's own ``make_table`` and file name functions read them.
+    """
     files: dict[tuple[str, str], list[Judged]] = {}
     for one in judged(results, rows):
         files.setdefault((one.model, one.judge), []).append(one)
@@ -137,8 +140,9 @@ def lm_eval(results: Results, rows: Sequence[Evaluation], folder: Path) -> list[
             content["group_subtasks"][task] = [f"{task}_{part}" for part in parts]
             for name, items in ((task, one.items), *((f"{task}_{p}", i) for p, i in parts.items())):
                 _task(content, name, one, items, results)
-        name = f"results_{stamp}" + f"_{judges[judge]}" * (len(judges) > 1)
-        paths.append(_json(folder / names[model] / f"{name}.json", content))
+        # lm-eval reads the time after the last underscore of a file's name.
+        place = names[model] + f"__{judges[judge]}" * (len(judges) > 1)
+        paths.append(_json(folder / place / f"results_{stamp}.json", content))
     return paths
 
 
@@ -146,7 +150,7 @@ def _task(
     content: dict[str, Any], name: str, one: Judged, items: Sequence[Item], results: Results
 ) -> None:
     figures, metric = _figures(items, results), one.grader.headline.metric
-    line: dict[str, Any] = {"alias": name}
+    line: dict[str, Any] = {"name": name, "alias": name, "sample_len": len(items)}
     if figures["mean"] is not None:
         line[f"{metric},none"] = figures["mean"]
         line[f"{metric}_stderr,none"] = "N/A" if figures["sem"] is None else figures["sem"]

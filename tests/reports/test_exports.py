@@ -3,6 +3,7 @@
 import csv
 import json
 import statistics
+import time
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,23 @@ def test_a_results_file_has_the_layout_of_lm_eval(export, made):
     for key in ("configs", "versions", "n-shot", "higher_is_better", "n-samples"):
         assert set(found["org/a"][key]) == set(results), key
     assert found["org/a"]["n-samples"]["mt_bench_single"] == {"original": 12, "effective": 12}
+    assert task["sample_len"] == 12
+    # What lm-eval asks of names: the time is what stands after the last underscore.
+    for path in paths:
+        stamp = path[path.rfind("_") + 1 :].removesuffix(".json")
+        assert time.strptime(stamp, "%Y-%m-%dT%H-%M-%S")
+    # Every key is one of EvalResults in lm-eval 0.4.13 (result_schema.py), but for ours.
+    assert set(found["org/a"]) - {"mtbench_ray_version"} <= {
+        "results", "groups", "group_subtasks", "configs", "versions", "n-shot", "higher_is_better",
+        "n-samples", "samples", "config", "date", "model_name", "model_name_sanitized",
+    }  # fmt: skip
+
+
+def test_lm_eval_itself_reads_its_layout(export, made):
+    reader = pytest.importorskip("lm_eval.utils", reason="lm-eval is not installed")
+    _, paths = export("lm-eval")
+    assert reader.get_results_filenames(paths) == paths
+    assert "mt_bench_single_math" in reader.make_table(load(paths[0]))
 
 
 def test_every_eval_ever_gets_what_its_schema_requires(export, made):
