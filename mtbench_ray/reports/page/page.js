@@ -369,7 +369,7 @@
         class: middle === null ? "none" : heated ? "heat" : null,
         "--v": heated ? place(table.grader, middle).toFixed(3) : null,
         title: `${between ? `95% interval ${between}, ` : why ? `no interval: ${why}, ` : ""}${scored} of ${planned} scored`,
-      }, at === 0 ? make("small", { text: between || "no interval" }) : null, value);
+      }, ...(at === 0 ? [make("small", { text: between || "no interval" }), " "] : []), value);
       if (at === 0) box.append(bar(table.grader, low, high, middle));
       if (scored < planned) box.append(make("small", { class: "gap", text: `${scored}/${planned}` }));
       return box;
