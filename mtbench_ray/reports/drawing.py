@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -145,6 +146,17 @@ def short_name(name: str) -> str:
     """A name that fits beside a plot: of a longer one both ends."""
     half = LONG_NAME // 2
     return name if len(name) <= LONG_NAME else f"{name[: half - 1]}…{name[-half:]}"
+
+
+def legend_below(figure: Any, names: Sequence[str], most: int) -> int:
+    """How many columns of a legend fit below a figure, which grows for its rows.
+
+    About 11 characters go to an inch, and 7 for the sample of a line.
+    """
+    width, height = figure.get_size_inches()
+    columns = max(1, min(most, len(names), int(11 * width / (7 + max(map(len, names))))))
+    figure.set_size_inches(width, height + 0.21 * math.ceil(len(names) / columns))
+    return columns
 
 
 def new_figure(width: float, height: float, title: str) -> Any:

@@ -17,6 +17,7 @@ from mtbench_ray.judges.agreement import Rated, values_of
 from mtbench_ray.reports.drawing import (
     MARKERS,
     PALETTE,
+    legend_below,
     new_figure,
     saved,
     short_name,
@@ -253,5 +254,7 @@ def _radar(table: Table, grader: Grader) -> Any:
     axis.tick_params(axis="y", labelsize=7, labelcolor="#666666")
     axis.spines["polar"].set_color("#cccccc")
     axis.grid(color="#e0e0e0")
-    figure.legend(loc="outside lower center", ncols=min(3, len(shown)), frameon=False)
+    names = [short_name(row.name) for row in shown]
+    columns = legend_below(figure, names, 3)
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False)
     return figure

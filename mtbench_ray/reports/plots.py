@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mtbench_ray.reports.drawing import MARKERS, PALETTE, saved, style, tell_lacking
+from mtbench_ray.reports.drawing import MARKERS, PALETTE, legend_below, saved, style, tell_lacking
 from mtbench_ray.reports.points import Point, short_names
 from mtbench_ray.stats import LEAST_CLUSTERS
 
@@ -117,17 +117,13 @@ def _fill(
         notes.append(f"no bar below {LEAST_CLUSTERS} questions")
     if any(_hollow(point, shown) for point in shown):
         notes.append("hollow: rated on fewer questions, or some verdicts are missing")
-    width, height = figure.get_size_inches()
     texts = _legend_names(list(names.values()))
-    # About 11 characters to an inch, and 7 for the sample of the line.
-    legend_columns = max(1, min(len(texts), int(11 * width / (7 + max(map(len, texts))))))
-    figure.set_size_inches(width, height + 0.21 * math.ceil(len(texts) / legend_columns))
     # A space first: matplotlib leaves out entries that begin with an underscore.
     figure.legend(
         list(handles.values()),
         [f" {text}" for text in texts],
         loc="outside lower center",
-        ncols=legend_columns,
+        ncols=legend_below(figure, texts, len(texts)),
         title="; ".join(notes) or None,
         title_fontsize=9,
         frameon=False,

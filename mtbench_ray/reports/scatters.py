@@ -10,7 +10,7 @@ from typing import Any
 
 from mtbench_ray.judges.agreement import Rated
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.reports.drawing import MARKERS, PALETTE, new_figure, short_name
+from mtbench_ray.reports.drawing import MARKERS, PALETTE, legend_below, new_figure, short_name
 from mtbench_ray.reports.parts import Judged, difference_of, mean_of, parts_of
 from mtbench_ray.reports.results import answer_ids
 from mtbench_ray.reports.tables import part_header
@@ -182,8 +182,9 @@ def _legend(figure: Any, count: int, note: str) -> None:
         note = "; ".join(filter(None, [f"{count} models", note]))
         figure.supxlabel(note, fontsize=8)
         return
-    figure.legend(loc="outside lower center", ncols=min(2, count), frameon=False, fontsize=9,
-                  title=note or None, title_fontsize=8)  # fmt: skip
+    names = [text for axis in figure.axes for text in axis.get_legend_handles_labels()[1]]
+    figure.legend(loc="outside lower center", ncols=legend_below(figure, names, 2), frameon=False,
+                  fontsize=9, title=note or None, title_fontsize=8)  # fmt: skip
 
 
 def _diagonal(axis: Any, scale: Scale) -> None:

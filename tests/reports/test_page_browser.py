@@ -2,7 +2,9 @@
 
 import functools
 import http.server
+import json
 import threading
+from pathlib import Path
 
 import pytest
 from chromium import Shown, chromium
@@ -47,6 +49,26 @@ def test_the_scores_come_first_and_lead_to_the_answers(shown):
     assert shown.cards() == ["org/second"]
     assert shown.ids() == ["1", "3", "5"]
     assert "category=math" in shown.place()
+
+
+def test_figures_are_rounded_as_python_rounds_them(shown):
+    values = [4.625, 4.615, 4.635, 2.675, 1.005, 0.125, 0.375, 7.0, 9.995, 8.345, -0.125, 0.0625]
+    shown.open()
+    cells = [[value, None, None, 1, 1, ""] for value in values]
+    text = shown.tab.evaluate("document.getElementById('index').textContent")
+    index = json.loads(text)
+    index["tables"][0]["rows"] = [[None, str(at), [None, cell, None]]
+                                  for at, cell in enumerate(cells)]  # fmt: skip
+    source = shown.address.removeprefix("file://")
+    changed = Path(source).with_name("rounded.html")
+    changed.write_text(Path(source).read_text("utf-8").replace(text, page.island(index)), "utf-8")
+    shown.address = changed.as_uri()
+    shown.open()
+    rows = shown.tab.locator(".scores tbody tr")
+    said = {row.locator("th").inner_text(): row.locator("td").nth(1).inner_text()
+            for row in rows.all()}  # fmt: skip
+    assert said == {str(at): f"{value:.2f}" for at, value in enumerate(values)}
+    shown.asked = [url for url in shown.asked if "report.html" not in url]
 
 
 def test_hostile_texts_do_nothing_and_can_be_read(shown):

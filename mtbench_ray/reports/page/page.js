@@ -34,9 +34,16 @@
     return box;
   }
 
+  /** Rounded as the tables are: of two numbers that are as near, to the even one. */
+  function fixed(value, digits) {
+    const scaled = value * 10 ** digits;
+    const halfway = Number.isInteger(value * 2 ** (digits + 1)) && Math.abs(scaled % 1) === 0.5;
+    return halfway ? (2 * Math.round(scaled / 2) / 10 ** digits).toFixed(digits) : value.toFixed(digits);
+  }
+
   const number = (value, digits = 2) =>
     value === null || value === undefined ? "n/a"
-      : Number.isInteger(value) ? String(value) : value.toFixed(digits);
+      : Number.isInteger(value) ? String(value) : fixed(value, digits);
   const mean = (values) =>
     values && values.length ? values.reduce((sum, one) => sum + one, 0) / values.length : null;
   const plural = (count, one, many = `${one}s`) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
@@ -360,11 +367,11 @@
       if (!cell) return make("td", { class: "none", text: "–" });
       const [middle, low, high, scored, planned, why] = cell;
       const [, category, digits] = table.columns[at];
-      const said = middle === null ? "–" : middle.toFixed(digits);
+      const said = middle === null ? "–" : fixed(middle, digits);
       const heated = middle !== null && digits > 0;
       const value = category && model !== null
         ? make("a", { href: link(category), text: said }) : make("span", { text: said });
-      const between = low === null || high === null ? "" : `${low.toFixed(Math.max(2, digits))} to ${high.toFixed(Math.max(2, digits))}`;
+      const between = low === null || high === null ? "" : `${fixed(low, Math.max(2, digits))} to ${fixed(high, Math.max(2, digits))}`;
       const box = make("td", {
         class: middle === null ? "none" : heated ? "heat" : null,
         "--v": heated ? place(table.grader, middle).toFixed(3) : null,
@@ -425,7 +432,7 @@
       const [low, high] = state.view === "pair" ? [group.a, group.b].every((one) => one !== null)
         ? [Math.min(group.a, group.b), Math.max(group.a, group.b)] : [null, null] : [group.low, group.high];
       const said = state.view !== "pair" ? number(group.mean, 1)
-        : group.spread < 0 ? "n/a" : `${group.a >= group.b ? "+" : "−"}${number(group.spread, 1)}`;
+        : group.spread < 0 ? "n/a" : group.spread === 0 ? "0" : `${group.a >= group.b ? "+" : "−"}${number(group.spread, 1)}`;
       line.append(bar(state.grader, low, high, state.view === "pair" ? group.a : group.mean),
         make("span", { class: "value", text: said }));
     }
