@@ -301,6 +301,7 @@ class Evaluation:
         judge_samples: Repeats of each judgment.
         source: ``run``, or ``import`` where verdicts were read from FastChat files.
         error: Why nothing could be done for this model, where that is so.
+        opponent_error: The same for its opponent.
         demo: The judge is only a demonstration; scores are not comparable.
         benchmark: Registered name of the benchmark.
         prompts: The judge prompts: their name, and the hash of the file where it is a user's own.
@@ -318,6 +319,7 @@ class Evaluation:
     judge_samples: int = 1
     source: str = "run"
     error: str | None = None
+    opponent_error: str | None = None
     demo: bool = False
     benchmark: str = "mt_bench"
     prompts: str = ""

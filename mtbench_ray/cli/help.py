@@ -78,7 +78,7 @@ Print the scores of a workspace (no KIND), or one of these. Nothing is run.
   format=FORMAT         table (the default), json, markdown, csv or latex
   model=P judge=P       only rows whose model, judge, benchmark or mode fits a pattern
   benchmark=P mode=P    (*, ? and [...] as for files)
-  category=P,P          only verdicts of these categories count
+  category=P,P          only verdicts of these categories count; a name with a comma stands in "..."
   by=PART               the table: turn, category or both (by=category,turn), with ranks and the
                         change within a question; by=answers: speed, memory, thinking
   parity=fastchat       FastChat's own parsing and aggregation (default: safe)

@@ -237,6 +237,7 @@ def _union(one: Evaluation, two: Evaluation) -> Evaluation:
         opponent=one.opponent and two.opponent and union(one.opponent, two.opponent),
         judge_samples=most,
         error=one.error or two.error,
+        opponent_error=one.opponent_error or two.opponent_error,
         selection=" or ".join(dict.fromkeys((one.selection, two.selection))),
     )
     return identified(row)

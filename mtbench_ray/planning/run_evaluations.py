@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mtbench_ray.config import JudgeConfig
@@ -50,8 +50,10 @@ def evaluations(jobs: Sequence[Job], workspace: Workspace) -> RunEvaluations:
     stored: list[AnswerSet] = []
     if any(job.grader.against == "baseline" and job.judged for job in jobs):
         stored = stored_answers(workspace)
+    failed = {job.answers.settings: job.error for job in jobs if job.error}
     of_jobs = [
-        [_evaluation(job, opponent) for opponent in _opponents(job, jobs, stored)] for job in jobs
+        [_evaluation(job, opponent, failed) for opponent in _opponents(job, jobs, stored)]
+        for job in jobs
     ]
     rows = joined(row for mine in of_jobs for row in mine)
     if not rows:
@@ -62,7 +64,12 @@ def evaluations(jobs: Sequence[Job], workspace: Workspace) -> RunEvaluations:
     return RunEvaluations(rows, of_jobs)
 
 
-def _evaluation(job: Job, opponent: AnswerSet | None) -> Evaluation:
+def _evaluation(job: Job, opponent: AnswerSet | None, failed: Mapping[str, str]) -> Evaluation:
+    """What a job evaluates.
+
+    Args:
+        failed: Why models of the run cannot be run, by the settings of their answers.
+    """
     config, data, judged = job.config, job.data, job.judged
     grader = job.grader
     answers = job.answers
@@ -96,6 +103,7 @@ def _evaluation(job: Job, opponent: AnswerSet | None) -> Evaluation:
             opponent=opponent,
             judge_samples=config.judge.samples if judged and not grader.checker else 1,
             error=job.error,
+            opponent_error=failed.get(opponent.settings) if opponent is not None else None,
             demo=config.judge.demo and not grader.checker,
             benchmark=data.name,
             prompts=prompts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ class Filter:
         model: Pattern, as of file names, for a model's label, alone or with the settings that the
             table shows beside it.
         judge: The same for the judge's label.
-        category: Patterns with commas between; verdicts of other categories do not count.
+        category: Patterns with commas between, in double quotes where one has a comma; verdicts of
+            other categories do not count.
         benchmark: Pattern for the benchmark's name.
         mode: Pattern for the mode.
     """
@@ -69,7 +71,8 @@ class Filter:
             )
             for name in self.categories():
                 if not in_categories(found, [name]):
-                    raise UserError(f"no category here is called {name}", _there_are(found))
+                    quoted = [f'"{one}"' if "," in one else one for one in found]
+                    raise UserError(f"no category here is called {name}", _there_are(quoted))
         kept = [
             row
             for table, group in by_table.items()
@@ -143,7 +146,8 @@ class Filter:
 
     def categories(self) -> list[str]:
         """The patterns of wanted categories in lower case; empty for all."""
-        return [name.strip().casefold() for name in self.category.split(",") if name.strip()]
+        found = next(csv.reader([self.category], skipinitialspace=True), [])
+        return [name.strip().casefold() for name in found if name.strip()]
 
 
 def categories(results: Results, row: Evaluation) -> dict[QuestionId, str]:

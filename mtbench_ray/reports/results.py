@@ -121,7 +121,7 @@ class Results:
         if row.source == "import":
             return imported_outcomes(self.workspace, row, self.options.parity)
         found = outcomes(self.view(row), self.workspace.verdicts)
-        if row.error:
+        if row.error or row.opponent_error:
             found = [
                 Outcome(item.slot, None, "model_failed") if item.reason == "missing" else item
                 for item in found

@@ -232,7 +232,10 @@ def score_json(score: Score | None) -> dict[str, Any]:
 def _compared(results: Results, row: Evaluation) -> dict[str, Any]:
     """The result of an evaluation against a baseline."""
     figures = _comparison(results.grader(row), row, row.model, _places(results.scores(row)))
-    return figures | {"baseline": row.baseline, "error": row.error}
+    error = row.error
+    if not error and row.opponent_error:
+        error = f"baseline {row.baseline}: {row.opponent_error}"
+    return figures | {"baseline": row.baseline, "error": error}
 
 
 def _over_all(results: Results, rows: Sequence[Evaluation]) -> list[dict[str, Any]]:
@@ -248,7 +251,11 @@ def _over_all(results: Results, rows: Sequence[Evaluation]) -> list[dict[str, An
     shown = []
     for table in found:
         first = table.rows[0]
-        errors = {canonical(answer_settings(row.answers)): row.error for row in table.rows}
+        errors: dict[str, str | None] = {}
+        for row in table.rows:
+            for answers, error in ((row.answers, row.error), (row.opponent, row.opponent_error)):
+                if answers is not None and error:
+                    errors[canonical(answer_settings(answers))] = error
         by_model: dict[str, list[Score]] = {}
         for score in table.scores(results):
             by_model.setdefault(score.model, []).append(score)

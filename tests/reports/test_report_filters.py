@@ -163,3 +163,18 @@ def test_filters_are_of_all_reports(full):
 def test_a_filter_typed_wrongly_is_answered_with_the_right_one(typed, right, cli):
     assert cli.verb("report", typed) == 2
     assert f"did you mean {right}=?" in cli.err
+
+
+@pytest.mark.runs
+def test_a_category_with_a_comma_stands_in_quotes(cli, tmp_path):
+    rows = [{"question_id": n, "category": name, "turns": ["Why?"]}
+            for n, name in enumerate(("law, public", "law", "art"))]  # fmt: skip
+    path = tmp_path / "commas.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert cli("model=a", f"question_path={path}", "reference_path=null") == 0, cli.err
+    (found,) = table(cli, 'category="law, public",art')
+    assert list(found["categories"]) == ["law, public", "art"]
+    (found,) = table(cli, "category=law")
+    assert list(found["categories"]) == ["law"]
+    assert cli.verb("report", "category=sea") == 2
+    assert 'there are: "law, public", law, art' in cli.err

@@ -57,3 +57,23 @@ def test_how_often_a_model_thought_is_told_by_turn(cli):
     faults = f"engine.fake_faults={{replies: {replies}}}"
     assert figures("model=org/m", "model.thinking=prompt", faults) == (0.75, {"1": 1.0, "2": 0.5})
     assert figures("model=org/other") == (None, None)
+
+
+@pytest.mark.runs
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_of_all_against_all_a_model_that_cannot_be_loaded_says_why(cli, tmp_path, place):
+    """Also the last one, which is nobody's first side."""
+    (tmp_path / "empty").mkdir()
+    models = ["org/a", "org/b"]
+    models.insert(place, str(tmp_path / "empty"))
+    assert cli("-m", f"model={','.join(models)}", "mode=pairwise-all") == 3, cli.err
+    found = {result["model"]: result for result in cli.summary["results"]}
+    empty = found.pop(str(tmp_path / "empty"))
+    assert "empty" in empty["error"]
+    assert (empty["n"], list(empty["failed"])) == (0, ["model_failed"])
+    for result in found.values():
+        assert result["error"] is None
+        assert result["failed"] == {"model_failed": 8}
+        assert result["n"] == 8
+    assert cli.verb("report") == 3
+    assert "model_failed" in cli.out
