@@ -85,6 +85,19 @@ def report(
     models: dict[str, list[Evaluation]] = {}
     for row in rated:
         models.setdefault(named(row.model, settings[row.evaluation_id]), []).append(row)
+    only_matches = {
+        answers.model
+        for row in rows
+        if row.judge and against(row) == "all"
+        for answers in (row.answers, row.opponent)
+        if answers is not None
+    }
+    for word in words:
+        if word in only_matches and not any(row.model == word for row in rated):
+            raise UserError(
+                f"{word} was only compared with other models (pairwise-all)",
+                "`report mode=pairwise-all` has its win rate, `report judges` its strength",
+            )
     names = _chosen(words, models)
     if len(names) > 2:
         if gate_at is not None:

@@ -163,7 +163,7 @@ def figures(results: Results, rows: Sequence[Evaluation]) -> dict[str, Any]:
             {"judge": names[row.evaluation_id], "mode": row.mode, "benchmark": row.benchmark,
              "models": lines}
         )  # fmt: skip
-    metrics = dict.fromkeys(results.column(row).key for row in rows)
+    metrics = dict.fromkeys(results.column(row).key for row in alone)
     return {"metric": ", ".join(metrics), "values": compared, "votes": agreed, "judges": about,
             "strengths": ranked}  # fmt: skip
 
@@ -229,7 +229,7 @@ def _about(lines: Sequence[Mapping[str, Any]], metric: str, format: str) -> str:
         )
     notes = [
         "first shown wins: share of decided games won by the answer shown first",
-        f"values are: {metric}",
+        *[f"length, own family and agreement: of {metric}"] * bool(metric),
         "length: rank correlation of score and characters; within: mean of that of each model",
         "own family: how much more it favours models of its family (by name) than other judges do",
     ]

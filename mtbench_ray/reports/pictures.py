@@ -255,6 +255,6 @@ def _radar(table: Table, grader: Grader) -> Any:
     axis.spines["polar"].set_color("#cccccc")
     axis.grid(color="#e0e0e0")
     names = [short_name(row.name) for row in shown]
-    columns = legend_below(figure, names, 3)
-    figure.legend(loc="outside lower center", ncols=columns, frameon=False)
+    fitting = legend_below(figure, names, 3)
+    figure.legend(loc="outside lower center", ncols=fitting, frameon=False)
     return figure

@@ -352,7 +352,7 @@ def test_models_are_compared_on_each_metric(metric, run):
     said = {"instruction": "instr."}.get(of, of)
     assert run.out.startswith(f"ifeval, {said} {level}: run/one minus run/two, judge if-verifiable")
     assert run("report", "judges", f"metric={metric}", own=False) == 0, run.err
-    assert f"values are: {metric}" in run.out
+    assert f"length, own family and agreement: of {metric}" in run.out
 
 
 def test_prompts_that_need_the_tagger_are_counted_once_before_anything_is_answered(

@@ -254,6 +254,11 @@ def test_a_comparison_of_rates_against_a_baseline_is_that_of_duckdb(metric, valu
     }
 
 
+def test_a_model_that_only_played_matches_is_no_unknown_name(cli):
+    assert cli("compare", "other", "org/step_1", "mode=pairwise-all") == 2
+    assert "other was only compared with other models (pairwise-all)" in cli.err
+
+
 def test_an_unknown_metric_lists_those_there_are(cli):
     for verb in ("compare", "judges"):
         models = ["org/step_1", "org/step_2"] * (verb == "compare")
