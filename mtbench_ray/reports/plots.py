@@ -102,7 +102,7 @@ def _fill(
         axis.set_visible(False)
     first = points[0]
     axes[0].set_ylim(*_limits(shown, error))
-    _steps(axes[0], steps, most=max(4, 9 - 2 * columns))
+    _steps(axes[0], steps, most=max(4, 11 - 2 * columns))
     for index, axis in enumerate(axes[: len(categories)]):
         if index + columns >= len(categories):
             axis.set_xlabel("training step")
