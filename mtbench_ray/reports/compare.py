@@ -86,7 +86,7 @@ def report(
     for row in rated:
         models.setdefault(named(row.model, settings[row.evaluation_id]), []).append(row)
     only_matches = {
-        answers.model
+        answers.model: row.mode
         for row in rows
         if row.judge and against(row) == "all"
         for answers in (row.answers, row.opponent)
@@ -95,8 +95,8 @@ def report(
     for word in words:
         if word in only_matches and not any(row.model == word for row in rated):
             raise UserError(
-                f"{word} was only compared with other models (pairwise-all)",
-                "`report mode=pairwise-all` has its win rate, `report judges` its strength",
+                f"{word} was only compared with other models ({only_matches[word]})",
+                f"`report mode={only_matches[word]}` has its table, `report judges` its strength",
             )
     names = _chosen(words, models)
     if len(names) > 2:
