@@ -35,6 +35,8 @@ _SETTINGS = """\
   experiment=NAME       a shipped set of settings (`list experiments`)
   workspace=DIR         where everything is kept (default: results)
   limit=N               only so many questions
+  select=best           with -m: judge until it is decided which model is best (select=gate gate=0.1:
+                        whether the first of two is worse)
 
 `python -m mtbench_ray run --cfg job` prints all settings with their values;
 mtbench_ray/config.py and README.md say what each one means.
@@ -100,6 +102,7 @@ or patterns of names: each two, Holm-corrected, and those that the best cannot b
                         points (the 95% interval lies above), 1 where it is, 3 where that cannot be
                         told; under several judges the worst of these
   detect=POINTS         how many questions or samples would detect such a difference
+Models that raced (`select=`) have anytime-valid intervals of the difference over all questions.
   workspace=, format=, model=, judge=, category=, benchmark=, mode=, ...: as of `report`
 
 examples:

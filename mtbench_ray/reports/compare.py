@@ -11,6 +11,7 @@ from typing import Any
 from mtbench_ray.config import science
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
 from mtbench_ray.judges.base import Item, ScoreOptions
+from mtbench_ray.judges.race import said
 from mtbench_ray.planning.evaluations import (
     against,
     answer_settings,
@@ -103,6 +104,7 @@ def report(
         mine, other = results.items(a), results.items(b)
         one = compare(a, b, mine, other, results.options, wanted=wanted or gate_at)
         one |= {"a": first, "b": second, "gate": None}
+        _anytime(one, a, b, results)
         texts = [answer_ids(row.answers) for row in (a, b)]
         one["flips"] = [_flip(pair, texts, results) for pair in one["flips"]]
         scales = [results.grader(row).scale(results.view(row)) for row in (a, b)]
@@ -125,6 +127,50 @@ def report(
     else:
         print("\n\n".join(comparison_text(item, format) for item in found))
     return _exit_code([one["gate"]["verdict"] for one in found if one["gate"]])
+
+
+def _early(rows: Iterable[Evaluation], results: Results) -> list[str]:
+    """What came of the races of these models, whose figures here are not made for an early end."""
+    races = [race for row in rows if (race := results.races.get(row.evaluation_id))]
+    notes = list(dict.fromkeys(map(said, races)))
+    if notes:
+        notes.append("intervals and p here are not made for an early end: compare two models for"
+                     " anytime-valid ones")  # fmt: skip
+    return notes
+
+
+def _anytime(one: dict[str, Any], a: Evaluation, b: Evaluation, results: Results) -> None:
+    """Of two that raced: the interval that their early end does not make wrong."""
+    race = results.races.get(a.evaluation_id)
+    if race is None or race is not results.races.get(b.evaluation_id):
+        return
+    ids = {a.evaluation_id, b.evaluation_id}
+    pair = next(pair for pair in race["differences"] if {pair["a"], pair["b"]} == ids)
+    low, high = pair["ci_low"], pair["ci_high"]
+    if pair["a"] != a.evaluation_id:
+        low, high = -high, -low
+    count = len(race["differences"])
+    total = one["all"]
+    total |= {
+        "ci_low": low,
+        "ci_high": high,
+        "ci_method": "confidence sequence by betting, without replacement, anytime-valid,"
+        f" {100 * (1 - race['level']):g}% for all {count} pairs of the race together",
+        "p_value": min(1.0, count * pair["p_value"]),
+        "detectable": None,
+    }
+    one["needed"] = None
+    short_a, short_b = short_names(a.model, b.model)
+    one["verdict"] = verdict(short_a, short_b, total)
+    one["race"] = {name: race[name] for name in ("select", "judged", "questions", "calls", "saved")}
+    one["race"]["pair_judged"] = pair["judged"]
+    one["notes"] = [
+        *one["notes"],
+        said(race),
+        f"interval and p of the whole are anytime-valid: of the difference over all"
+        f" {race['questions']} questions, of which {pair['judged']} were judged for both in random"
+        " order; those of the categories are not made for an early end",
+    ]
 
 
 def _exit_code(verdicts: Sequence[str]) -> int:
@@ -213,6 +259,7 @@ def _print_ranking(
         notes = ["not to be compared: the scales of their scores differ"] * (len(scales) > 1)
         if len({(row.prompts, row.references) for row in chosen.values()}) > 1:
             notes.append("questions, references or judge prompts are not the same for all")
+        notes += _early(chosen.values(), results)
         found.append(
             {"benchmark": benchmark, "mode": mode, "judge": judge, "models": ranked.models,
              "pairs": ranked.pairs, "with_best": ranked.with_best, "notes": notes}

@@ -14,6 +14,7 @@ from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.planning.evaluations import distinguishing_settings
+from mtbench_ray.planning.races import races_of
 from mtbench_ray.reports import agreement, compare, curve, exports, judges, parts, pictures
 from mtbench_ray.reports.filters import Filter
 from mtbench_ray.reports.formats import FORMATS, wide_csv
@@ -53,7 +54,13 @@ def finish(
     """
     options = ScoreOptions(config.parity, config.report.resamples, config.report.seed)
     recorded = [row for known in workspace.run_records() for row in known.evaluations]
-    changed = not nothing_done or not set(rows) <= set(recorded)
+    before = races_of(workspace)
+    raced = {name for race in record.races if race["decided"] for name in race["evaluations"]}
+    changed = (
+        not nothing_done
+        or not set(rows) <= set(recorded)
+        or any((row.evaluation_id in before) != (row.evaluation_id in raced) for row in rows)
+    )
     if changed:
         if record.status == "running":
             record.status = "finished"

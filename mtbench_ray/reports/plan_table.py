@@ -46,6 +46,8 @@ def print_plan(
         f"\ntokens are estimates; an answer that is not there yet counts {ANSWER_TOKENS} tokens."
         "\nminutes follow from the judge's limits alone. Nothing has been started or spent."
     )
+    if select := jobs[0].config.select:
+        print(f"judge calls are those without select={select}, which stops once it is decided.")
     remarks = [
         f"{label(job.answers.model)} cannot be run: {job.error}"
         if job.error
