@@ -35,8 +35,8 @@ _SETTINGS = """\
   experiment=NAME       a shipped set of settings (`list experiments`)
   workspace=DIR         where everything is kept (default: results)
   limit=N               only so many questions
-  select=best           with -m: judge until it is decided which model is best (select=gate gate=0.1:
-                        whether the first of two is worse)
+  select=best           with -m: judge until it is decided which model is best; select=gate
+                        gate=0.1: whether the first of two is worse by so much
 
 `python -m mtbench_ray run --cfg job` prints all settings with their values;
 mtbench_ray/config.py and README.md say what each one means.

@@ -64,7 +64,7 @@ def print_plan(
 def _memory(job: Job) -> str:
     """What an engine needs of its cards; empty where it has none, or where it is unknown."""
     model, engine = job.config.model, job.config.engine
-    if job.error or engine.kind != "vllm" or not job.questions:
+    if job.error or engine.kind != "vllm" or not job.questions or job.config.stage == "judge":
         return ""
     folder = locate(model).folder
     config = read_json(folder / "config.json")

@@ -148,7 +148,7 @@ def test_a_gate_ends_once_the_new_model_is_not_worse_or_worse(race):
 
 
 def test_the_plan_says_that_calls_may_not_be_needed(race):
-    assert race("plan", "-m", "model=good,fair,poor", "select=best") == 0
+    assert race("plan", "-m", "model=good,fair,poor", "select=best") == 0, race.err
     assert "judge calls are those without select=best, which stops once it is decided" in race.out
 
 
