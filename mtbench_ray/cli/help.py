@@ -14,6 +14,7 @@ usage: python -m mtbench_ray [run] model=MODEL judge=JUDGE [key=value ...]
        python -m mtbench_ray report agreement A B [workspace=DIR]
        python -m mtbench_ray report compare MODEL MODEL ... [gate=0.1]       is it better?
        python -m mtbench_ray report judges [JUDGE ...] [workspace=DIR ...]  how far judges agree
+       python -m mtbench_ray report noise [target=0.1]                      what to repeat
        python -m mtbench_ray report curve [workspace=DIR ...] [error=ci95] [out=DIR]
        python -m mtbench_ray report plots [workspace=DIR] [out=DIR]
        python -m mtbench_ray report html [workspace=DIR] [out=FILE]          a page to browse
@@ -72,6 +73,8 @@ Print the scores of a workspace (no KIND), or one of these. Nothing is run.
   agreement JUDGE JUDGE-or-votes.json    how far two judges, or a judge and people, agree
   compare MODEL MODEL ...                are they different? (`report compare --help`)
   judges [JUDGE ...]                     all judges: agreement, bias, Bradley-Terry strengths
+  noise                                  which part of the spread is question, answer, judge; with
+                                         target=0.1 (answer_price=DOLLARS) what to buy for ±0.1
   curve, plots, html                     files: over training steps (`report curve --help`), all
                                          plots that the scores allow, one page to browse
 

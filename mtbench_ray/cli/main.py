@@ -158,6 +158,8 @@ def _report(args: list[str]) -> int:
             "detect": "",
             "steps": "",
             "name_pattern": "",
+            "target": "",
+            "answer_price": "",
         },
     )
     typed = [arg.removeprefix("report.").partition("=") for arg in args]

@@ -15,7 +15,16 @@ from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.planning.evaluations import distinguishing_settings
 from mtbench_ray.planning.races import races_of
-from mtbench_ray.reports import agreement, compare, curve, exports, judges, parts, pictures
+from mtbench_ray.reports import (
+    agreement,
+    compare,
+    curve,
+    exports,
+    judges,
+    noise,
+    parts,
+    pictures,
+)
 from mtbench_ray.reports.filters import Filter
 from mtbench_ray.reports.formats import FORMATS, wide_csv
 from mtbench_ray.reports.joined import opened
@@ -30,7 +39,9 @@ from mtbench_ray.schema import Evaluation
 from mtbench_ray.workspace.run_record import RunRecord
 from mtbench_ray.workspace.workspace import Workspace
 
-KINDS = ("", "agreement", "compare", "curve", "html", "judges", "plots")
+KINDS = ("", "agreement", "compare", "curve", "html", "judges", "noise", "plots")
+
+_NO_FILES = ("", "compare", "noise")
 
 
 def finish(
@@ -157,6 +168,8 @@ def report(
     detect: str = "",
     steps: str = "",
     name_pattern: str = "",
+    target: str = "",
+    answer_price: str = "",
 ) -> int:
     """Print the table (or another report) of one or more workspaces.
 
@@ -175,6 +188,8 @@ def report(
         detect: Comparisons: a difference to detect.
         steps: Curves: which steps.
         name_pattern: Curves: how names hold run and step.
+        target: Noise: a wanted half-width of the interval.
+        answer_price: Noise: dollars for one answer.
 
     Raises:
         UserError: There is nothing to report, or an unknown word or format.
@@ -189,13 +204,14 @@ def report(
     kind, *names = words or [""]
     if kind not in KINDS:
         raise unknown_name("report", kind, KINDS[1:])
-    if out and kind in ("", "compare"):
+    if out and kind in _NO_FILES:
         raise UserError(
-            f"out={out} is of `report` with {', '.join(k for k in KINDS[1:] if k != 'compare')}",
+            f"out={out} is of `report` with {', '.join(k for k in KINDS if k not in _NO_FILES)}",
             "write the table to a file: report format=json > FILE",
         )
     _only_of(kind, "compare", gate=gate, detect=detect)
     _only_of(kind, "curve", steps=steps, name_pattern=name_pattern)
+    _only_of(kind, "noise", target=target, answer_price=answer_price)
     only = Filter(model, judge, category, benchmark, mode)
     if kind == "curve":
         if format != "table":
@@ -230,6 +246,8 @@ def report(
             return compare.report(names, results, rows, format, gate, detect)
         if kind == "judges":
             return judges.report(names, results, rows, format, out)
+        if kind == "noise":
+            return noise.report(results, rows, format, target, answer_price)
         if kind == "plots":
             code = pictures.report(results, rows, out)
             if curve.has_curves(rows):
