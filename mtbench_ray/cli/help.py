@@ -14,6 +14,7 @@ usage: python -m mtbench_ray [run] model=MODEL judge=JUDGE [key=value ...]
        python -m mtbench_ray report agreement A B [workspace=DIR]
        python -m mtbench_ray report compare MODEL MODEL ... [gate=0.1]       is it better?
        python -m mtbench_ray report judges [JUDGE ...] [workspace=DIR ...]  how far judges agree
+       python -m mtbench_ray report card [judge=JUDGE] [data=FILE]          is a judge good enough?
        python -m mtbench_ray report noise [target=0.1]                      what to repeat
        python -m mtbench_ray report curve [workspace=DIR ...] [error=ci95] [out=DIR]
        python -m mtbench_ray report plots [workspace=DIR] [out=DIR]
@@ -73,6 +74,8 @@ Print the scores of a workspace (no KIND), or one of these. Nothing is run.
   agreement JUDGE JUDGE-or-votes.json    how far two judges, or a judge and people, agree
   compare MODEL MODEL ...                are they different? (`report compare --help`)
   judges [JUDGE ...]                     all judges: agreement, bias, Bradley-Terry strengths
+  card                                   a judge against people's votes (data=FILE, or the public
+                                         ones): agreement, bias, price (`import --help`)
   noise                                  which part of the spread is question, answer, judge; with
                                          target=0.1 (answer_price=DOLLARS) what to buy for ±0.1
   curve, plots, html                     files: over training steps (`report curve --help`), all
@@ -155,10 +158,13 @@ examples:
     "import": """\
 usage: python -m mtbench_ray import fastchat DIR [key=value ...]
        python -m mtbench_ray import answers FILE benchmark=NAME model=LABEL [key=value ...]
+       python -m mtbench_ray import votes [FILE ...] [key=value ...]
 
 Take the answers and judgments of FastChat's data folder DIR into a workspace, or a model's answers
 from JSON lines: each has question_id (or prompt) and response, a text or a list (of the turns; to a
 question of one turn: of samples). `stage=judge` with the same benchmark and model grades them.
+Votes: the answers that people voted on (without a FILE the public ones of MT-Bench, fetched by
+version and sum); once they are judged, `report card` compares the judge with people.
 
   workspace=DIR         default: results
   question_path=FILE    the questions (default: question.jsonl in DIR; the official ones)
@@ -168,6 +174,7 @@ examples:
   python -m mtbench_ray import fastchat data/mt_bench
   python -m mtbench_ray import fastchat data/mt_bench workspace=old baseline=gpt-3.5-turbo
   python -m mtbench_ray import answers out.jsonl benchmark=ifeval model=mine
+  python -m mtbench_ray import votes workspace=card
 """,
     "export": """\
 usage: python -m mtbench_ray export KIND DIR [key=value ...]

@@ -160,6 +160,7 @@ def _report(args: list[str]) -> int:
             "name_pattern": "",
             "target": "",
             "answer_price": "",
+            "data": "",
         },
     )
     typed = [arg.removeprefix("report.").partition("=") for arg in args]
@@ -181,6 +182,8 @@ def _view(args: list[str]) -> int:
 def _import(args: list[str]) -> int:
     from mtbench_ray.reports.main import import_files
 
+    if args[:1] == ["votes"]:
+        return _import_votes(args)
     if "answers" in args:
         return _import_answers(args)
     words, values = _options(
@@ -189,7 +192,8 @@ def _import(args: list[str]) -> int:
     if len(words) != 2 or words[0] != "fastchat":
         raise UserError(
             "import what?",
-            "import fastchat DIR workspace=W, or import answers FILE benchmark=NAME model=LABEL",
+            "import fastchat DIR workspace=W, import answers FILE benchmark=NAME model=LABEL, or"
+            " import votes",
         )
     values["question_path"] = os.path.expanduser(values["question_path"])
     return import_files(os.path.expanduser(words[1]), **values)
@@ -222,6 +226,32 @@ def _import_answers(args: list[str]) -> int:
     next_line = ["stage=judge", f"benchmark={name}", f"model={model}", *more]
     print(f"grade them: python -m mtbench_ray {' '.join(next_line)} judge=JUDGE"
           f" workspace={values['workspace']}")  # fmt: skip
+    return EXIT_OK
+
+
+def _import_votes(args: list[str]) -> int:
+    from mtbench_ray.planning.votes import import_votes, vote_files
+    from mtbench_ray.workspace.workspace import Workspace
+
+    words, values = _options(
+        args, {"workspace": RunConfig.workspace, "benchmark": "mt_bench", "question_path": ""}
+    )
+    benchmark, questions = values["benchmark"], os.path.expanduser(values["question_path"])
+    with Workspace.open(values["workspace"], write=True) as workspace:
+        found = import_votes(
+            vote_files(benchmark, words[1:]),
+            workspace,
+            benchmark=benchmark,
+            question_path=questions or None,
+        )
+    new = sum(one.new for one in found.values())
+    count = sum(one.answers for one in found.values())
+    print(f"{len(found)} models, {count} answers to {benchmark}, {new} new")
+    more = [f"question_path={questions}"] * bool(questions)
+    line = ["-m", "stage=judge", f"benchmark={benchmark}", f"'model={','.join(found)}'", *more]
+    print(f"judge them: python -m mtbench_ray {' '.join(line)} judge=JUDGE"
+          f" workspace={values['workspace']} (mode=pairwise-all: two by two), then"
+          f" `report card workspace={values['workspace']}`")  # fmt: skip
     return EXIT_OK
 
 

@@ -17,6 +17,7 @@ from mtbench_ray.planning.evaluations import distinguishing_settings
 from mtbench_ray.planning.races import races_of
 from mtbench_ray.reports import (
     agreement,
+    card,
     compare,
     curve,
     exports,
@@ -39,7 +40,7 @@ from mtbench_ray.schema import Evaluation
 from mtbench_ray.workspace.run_record import RunRecord
 from mtbench_ray.workspace.workspace import Workspace
 
-KINDS = ("", "agreement", "compare", "curve", "html", "judges", "noise", "plots")
+KINDS = ("", "agreement", "card", "compare", "curve", "html", "judges", "noise", "plots")
 
 _NO_FILES = ("", "compare", "noise")
 
@@ -170,6 +171,7 @@ def report(
     name_pattern: str = "",
     target: str = "",
     answer_price: str = "",
+    data: str = "",
 ) -> int:
     """Print the table (or another report) of one or more workspaces.
 
@@ -190,6 +192,7 @@ def report(
         name_pattern: Curves: how names hold run and step.
         target: Noise: a wanted half-width of the interval.
         answer_price: Noise: dollars for one answer.
+        data: Cards: files of votes.
 
     Raises:
         UserError: There is nothing to report, or an unknown word or format.
@@ -211,6 +214,7 @@ def report(
         )
     _only_of(kind, "compare", gate=gate, detect=detect)
     _only_of(kind, "curve", steps=steps, name_pattern=name_pattern)
+    _only_of(kind, "card", data=data)
     _only_of(kind, "noise", target=target, answer_price=answer_price)
     only = Filter(model, judge, category, benchmark, mode)
     if kind == "curve":
@@ -246,6 +250,8 @@ def report(
             return compare.report(names, results, rows, format, gate, detect)
         if kind == "judges":
             return judges.report(names, results, rows, format, out)
+        if kind == "card":
+            return card.report(results, rows, format, data, out)
         if kind == "noise":
             return noise.report(results, rows, format, target, answer_price)
         if kind == "plots":
