@@ -13,6 +13,7 @@ usage: python -m mtbench_ray [run] model=MODEL judge=JUDGE [key=value ...]
        python -m mtbench_ray report [workspace=DIR ...] [format=table|json|markdown|csv|latex]
        python -m mtbench_ray report agreement A B [workspace=DIR]
        python -m mtbench_ray report compare MODEL MODEL ... [gate=0.1]       is it better?
+       python -m mtbench_ray report best [MODEL ...] [baseline=OLD gate=0.1] the best checkpoint
        python -m mtbench_ray report judges [JUDGE ...] [workspace=DIR ...]  how far judges agree
        python -m mtbench_ray report card [judge=JUDGE] [data=FILE]          is a judge good enough?
        python -m mtbench_ray report noise [target=0.1]                      what to repeat
@@ -73,6 +74,8 @@ usage: python -m mtbench_ray report [KIND] [key=value ...]
 Print the scores of a workspace (no KIND), or one of these. Nothing is run.
   agreement JUDGE JUDGE-or-votes.json    how far two judges, or a judge and people, agree
   compare MODEL MODEL ...                are they different? (`report compare --help`)
+  best [MODEL ...]                       the best one, and those that it cannot be told from; with
+                                         baseline=OLD gate=0.1 an exit code as of `compare`
   judges [JUDGE ...]                     all judges: agreement, bias, Bradley-Terry strengths
   card                                   a judge against people's votes (data=FILE, or the public
                                          ones): agreement, bias, price (`import --help`)

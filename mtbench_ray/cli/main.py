@@ -111,6 +111,9 @@ def _list_benchmarks() -> int:
     return EXIT_OK
 
 
+_TAKE_NAMES = ("agreement", "best", "compare", "judges")
+
+
 def _options(args: Sequence[str], allowed: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """Split ``key=value`` words from the others, for the verbs that need no model or judge."""
     words, values = [], dict(allowed)
@@ -124,7 +127,9 @@ def _options(args: Sequence[str], allowed: dict[str, str]) -> tuple[list[str], d
             if key == "workspace" and not value.strip():
                 raise UserError("workspace= is empty", "write workspace=DIR")
             values[key.removeprefix("report.")] = value
-        elif words[:1] in (["compare"], ["agreement"], ["judges"]) and not arg.startswith("-"):
+        elif words[:1] in (["best"], ["compare"], ["agreement"], ["judges"]) and not arg.startswith(
+            "-"
+        ):
             words.append(arg)  # the name of a model, a judge or a file may hold anything
         else:
             near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.75)
@@ -161,6 +166,7 @@ def _report(args: list[str]) -> int:
             "target": "",
             "answer_price": "",
             "data": "",
+            "baseline": "",
         },
     )
     typed = [arg.removeprefix("report.").partition("=") for arg in args]

@@ -80,7 +80,7 @@ def import_votes(
             if texts:
                 mine = answers.setdefault(str(row.get(f"model_{side}")), {})
                 known = mine.get(row.get("question_id"), [])
-                # A vote on the first turn may come with that turn alone.
+                # A vote on an earlier turn may come without the later ones.
                 mine[row.get("question_id")] = max(known, texts, key=len)
     if not answers:
         raise UserError(

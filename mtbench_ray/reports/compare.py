@@ -78,7 +78,7 @@ def report(
     Raises:
         UserError: An unknown or ambiguous model, or no judge that rated all.
     """
-    gate_at, wanted = _points("gate", margin), _points("detect", detect)
+    gate_at, wanted = points("gate", margin), points("detect", detect)
     rated = [row for row in rows if row.judge and against(row) != "all"]
     settings = distinguishing_settings(rated)
     models: dict[str, list[Evaluation]] = {}
@@ -126,10 +126,10 @@ def report(
         print(grid(list(lines[0]), [list(map(plain, line.values())) for line in lines], "csv"))
     else:
         print("\n\n".join(comparison_text(item, format) for item in found))
-    return _exit_code([one["gate"]["verdict"] for one in found if one["gate"]])
+    return exit_code([one["gate"]["verdict"] for one in found if one["gate"]])
 
 
-def _early(rows: Iterable[Evaluation], results: Results) -> list[str]:
+def early_notes(rows: Iterable[Evaluation], results: Results) -> list[str]:
     """What came of the races of these models, whose figures here are not made for an early end."""
     races = [race for row in rows if (race := results.races.get(row.evaluation_id))]
     notes = list(dict.fromkeys(map(said, races)))
@@ -139,26 +139,41 @@ def _early(rows: Iterable[Evaluation], results: Results) -> list[str]:
     return notes
 
 
-def _anytime(one: dict[str, Any], a: Evaluation, b: Evaluation, results: Results) -> None:
-    """Of two that raced: the interval that their early end does not make wrong."""
+def anytime_pair(a: Evaluation, b: Evaluation, results: Results) -> dict[str, Any] | None:
+    """The anytime-valid difference ``a - b`` of two that raced each other; else None.
+
+    Returns:
+        ``ci_low``, ``ci_high``, ``ci_method``, ``p_value``, ``judged`` (questions of both) and
+        ``race``, its record.
+    """
     race = results.races.get(a.evaluation_id)
     if race is None or race is not results.races.get(b.evaluation_id):
-        return
+        return None
     ids = {a.evaluation_id, b.evaluation_id}
     pair = next(pair for pair in race["differences"] if {pair["a"], pair["b"]} == ids)
     low, high = pair["ci_low"], pair["ci_high"]
     if pair["a"] != a.evaluation_id:
         low, high = -high, -low
     count = len(race["differences"])
-    total = one["all"]
-    total |= {
+    return {
         "ci_low": low,
         "ci_high": high,
         "ci_method": "confidence sequence by betting, without replacement, anytime-valid,"
         f" {100 * (1 - race['level']):g}% for all {count} pairs of the race together",
         "p_value": min(1.0, count * pair["p_value"]),
-        "detectable": None,
+        "judged": pair["judged"],
+        "race": race,
     }
+
+
+def _anytime(one: dict[str, Any], a: Evaluation, b: Evaluation, results: Results) -> None:
+    """Of two that raced: the interval that their early end does not make wrong."""
+    pair = anytime_pair(a, b, results)
+    if pair is None:
+        return
+    race, total = pair["race"], one["all"]
+    total |= {name: pair[name] for name in ("ci_low", "ci_high", "ci_method", "p_value")}
+    total["detectable"] = None
     one["needed"] = None
     short_a, short_b = short_names(a.model, b.model)
     one["verdict"] = verdict(short_a, short_b, total)
@@ -173,13 +188,19 @@ def _anytime(one: dict[str, Any], a: Evaluation, b: Evaluation, results: Results
     ]
 
 
-def _exit_code(verdicts: Sequence[str]) -> int:
+def exit_code(verdicts: Sequence[str]) -> int:
+    """Of gates under several judges: the worst counts."""
     if "worse" in verdicts:
         return EXIT_WORSE
     return EXIT_PARTIAL if "cannot tell" in verdicts else EXIT_OK
 
 
-def _points(key: str, text: str) -> float | None:
+def points(key: str, text: str) -> float | None:
+    """A setting that is a number of points from 0; None where it is empty.
+
+    Raises:
+        UserError: It is none.
+    """
     if not text:
         return None
     try:
@@ -203,7 +224,7 @@ def _chosen(words: Sequence[str], models: Mapping[str, Sequence[Evaluation]]) ->
             if fnmatchcase(name, word) or any(fnmatchcase(row.model, word) for row in rows)
         ]
         pattern = any(sign in word for sign in "*?[") and word not in models and fits
-        for name in fits if pattern else [_find(word, models)]:
+        for name in fits if pattern else [find_model(word, models)]:
             found[name] = None
     if len(words) > 1 and len(found) == 1:
         raise UserError(f"both names mean {next(iter(found))}", "name two models")
@@ -246,7 +267,7 @@ def _print_ranking(
     graders: dict[tuple[str, ...], dict[str, Evaluation]] = {}
     for name in names:
         for row in models[name]:
-            graders.setdefault(_grader(row), {})[name] = row
+            graders.setdefault(grader_of_row(row), {})[name] = row
     graders = {key: chosen for key, chosen in graders.items() if len(chosen) > 1}
     if not graders:
         raise UserError("no judge rated two of these models", "judge them with the same judge")
@@ -259,7 +280,7 @@ def _print_ranking(
         notes = ["not to be compared: the scales of their scores differ"] * (len(scales) > 1)
         if len({(row.prompts, row.references) for row in chosen.values()}) > 1:
             notes.append("questions, references or judge prompts are not the same for all")
-        notes += _early(chosen.values(), results)
+        notes += early_notes(chosen.values(), results)
         found.append(
             {"benchmark": benchmark, "mode": mode, "judge": judge, "models": ranked.models,
              "pairs": ranked.pairs, "with_best": ranked.with_best, "notes": notes}
@@ -282,14 +303,17 @@ def _pairs(
 ) -> list[tuple[Evaluation, Evaluation]]:
     """Evaluations of one benchmark by one judge; with the same settings where there are such."""
     pairs = []
-    for grader in dict.fromkeys(map(_grader, first)):
-        mine, other = ([row for row in rows if _grader(row) == grader] for rows in (first, second))
+    for grader in dict.fromkeys(map(grader_of_row, first)):
+        mine, other = (
+            [row for row in rows if grader_of_row(row) == grader] for rows in (first, second)
+        )
         alike = [(a, b) for a in mine for b in other if grader_settings(a) == grader_settings(b)]
         pairs += alike or [(a, b) for a in mine[-1:] for b in other[-1:]]
     return pairs
 
 
-def _grader(row: Evaluation) -> tuple[str, ...]:
+def grader_of_row(row: Evaluation) -> tuple[str, ...]:
+    """Equal for evaluations that can be compared: of one benchmark by one judge."""
     return row.benchmark, row.mode, row.judge, row.baseline or ""
 
 
@@ -387,7 +411,7 @@ def verdict(a: str, b: str, total: Mapping[str, Any]) -> str:
     )
 
 
-def _find(word: str, models: Mapping[str, Sequence[Evaluation]]) -> str:
+def find_model(word: str, models: Mapping[str, Sequence[Evaluation]]) -> str:
     """The model that a word names: by its name, its label, the end of its path, or an id."""
     known = set(models)
     if word in known:

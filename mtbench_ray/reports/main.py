@@ -17,6 +17,7 @@ from mtbench_ray.planning.evaluations import distinguishing_settings
 from mtbench_ray.planning.races import races_of
 from mtbench_ray.reports import (
     agreement,
+    best,
     card,
     compare,
     curve,
@@ -40,9 +41,9 @@ from mtbench_ray.schema import Evaluation
 from mtbench_ray.workspace.run_record import RunRecord
 from mtbench_ray.workspace.workspace import Workspace
 
-KINDS = ("", "agreement", "card", "compare", "curve", "html", "judges", "noise", "plots")
+KINDS = ("", "agreement", "best", "card", "compare", "curve", "html", "judges", "noise", "plots")
 
-_NO_FILES = ("", "compare", "noise")
+_NO_FILES = ("", "best", "compare", "noise")
 
 
 def finish(
@@ -172,6 +173,7 @@ def report(
     target: str = "",
     answer_price: str = "",
     data: str = "",
+    baseline: str = "",
 ) -> int:
     """Print the table (or another report) of one or more workspaces.
 
@@ -186,13 +188,14 @@ def report(
         judge: The same.
         category: The same.
         benchmark: The same.
-        gate: Comparisons: how much worse the first model may be.
+        gate: Comparisons: how much worse the first model, or the best one, may be.
         detect: Comparisons: a difference to detect.
         steps: Curves: which steps.
         name_pattern: Curves: how names hold run and step.
         target: Noise: a wanted half-width of the interval.
         answer_price: Noise: dollars for one answer.
         data: Cards: files of votes.
+        baseline: Best: a model that the best one is compared with.
 
     Raises:
         UserError: There is nothing to report, or an unknown word or format.
@@ -212,7 +215,9 @@ def report(
             f"out={out} is of `report` with {', '.join(k for k in KINDS if k not in _NO_FILES)}",
             "write the table to a file: report format=json > FILE",
         )
-    _only_of(kind, "compare", gate=gate, detect=detect)
+    _only_of(kind, "compare", "best", gate=gate)
+    _only_of(kind, "compare", detect=detect)
+    _only_of(kind, "best", baseline=baseline)
     _only_of(kind, "curve", steps=steps, name_pattern=name_pattern)
     _only_of(kind, "card", data=data)
     _only_of(kind, "noise", target=target, answer_price=answer_price)
@@ -250,6 +255,8 @@ def report(
             return compare.report(names, results, rows, format, gate, detect)
         if kind == "judges":
             return judges.report(names, results, rows, format, out)
+        if kind == "best":
+            return best.report(names, results, rows, format, gate, baseline)
         if kind == "card":
             return card.report(results, rows, format, data, out)
         if kind == "noise":
@@ -264,10 +271,10 @@ def report(
         return parts.report(results, rows, by, format)
 
 
-def _only_of(kind: str, whose: str, **settings: str) -> None:
+def _only_of(kind: str, *whose: str, **settings: str) -> None:
     for key, value in settings.items():
-        if value and kind != whose:
-            raise UserError(f"{key}={value} is of `report {whose}`", "leave it out")
+        if value and kind not in whose:
+            raise UserError(f"{key}={value} is of `report {' or '.join(whose)}`", "leave it out")
 
 
 def import_files(folder: str, *, workspace: str, question_path: str, baseline: str) -> int:

@@ -137,6 +137,20 @@ def test_compare_shows_the_anytime_valid_interval_and_what_was_saved(race):
     assert early["all"]["ci_low"] <= whole["all"]["mean"] <= early["all"]["ci_high"] < 0
 
 
+def test_the_best_of_a_race_is_what_the_race_says(race):
+    race("-m", "model=good,fair,poor", "select=best")
+    assert race.report("best", "format=json") == 0
+    (found,) = json.loads(race.out)
+    assert (found["best"], found["with_best"]) == ("good", ["good"])
+    by = {line["model"]: line for line in found["models"]}
+    assert by["fair"]["ci_high"] < 0
+    assert by["poor"]["ci_high"] < 0
+    assert any("anytime-valid" in note for note in found["notes"])
+    assert race.report("best", "baseline=fair", "gate=0.1") == 0
+    assert race.report("compare", "good", "fair", "poor") == 0
+    assert "not made for an early end" in race.out
+
+
 def test_a_gate_ends_once_the_new_model_is_not_worse_or_worse(race):
     assert race("-m", "model=good,fair", "select=gate", "gate=0.1") == 0
     assert race.calls < 2 * COUNT
