@@ -74,13 +74,10 @@ usage: python -m mtbench_ray report [KIND] [key=value ...]
 Print the scores of a workspace (no KIND), or one of these. Nothing is run.
   agreement JUDGE JUDGE-or-votes.json    how far two judges, or a judge and people, agree
   compare MODEL MODEL ...                are they different? (`report compare --help`)
-  best [MODEL ...]                       the best one, and those that it cannot be told from; with
-                                         baseline=OLD gate=0.1 an exit code as of `compare`
+  best [MODEL ...] [baseline=OLD gate=0.1]  the best, and those that it cannot be told from
   judges [JUDGE ...]                     all judges: agreement, bias, Bradley-Terry strengths
-  card                                   a judge against people's votes (data=FILE, or the public
-                                         ones): agreement, bias, price (`import --help`)
-  noise                                  which part of the spread is question, answer, judge; with
-                                         target=0.1 (answer_price=DOLLARS) what to buy for ±0.1
+  card [data=VOTES]                      a judge against people's votes (`import --help`), bias, price
+  noise [target=0.1 answer_price=USD]    what spread is of questions, answers, judge; what to repeat
   curve, plots, html                     files: over training steps (`report curve --help`), all
                                          plots that the scores allow, one page to browse
 
@@ -174,7 +171,6 @@ version and sum); once they are judged, `report card` compares the judge with pe
   baseline=MODEL        fastchat: compare each model that has matches with this one
 
 examples:
-  python -m mtbench_ray import fastchat data/mt_bench
   python -m mtbench_ray import fastchat data/mt_bench workspace=old baseline=gpt-3.5-turbo
   python -m mtbench_ray import answers out.jsonl benchmark=ifeval model=mine
   python -m mtbench_ray import votes workspace=card
