@@ -417,7 +417,7 @@ class RunConfig:
     """``select=gate``: worse by so many points or more. ``select=best``: it is decided, too, once
     none could be more than so many points better than the best one."""
     select_seed: int = 0
-    """``select``: seed of the order of the questions."""
+    """``select``: seed of the order of the questions; to be chosen before verdicts are seen."""
     budget_usd: float | None = None
     """Stop judging before this many dollars are spent in this run."""
     fresh: bool = False

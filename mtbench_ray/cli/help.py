@@ -76,7 +76,7 @@ Print the scores of a workspace (no KIND), or one of these. Nothing is run.
   compare MODEL MODEL ...                are they different? (`report compare --help`)
   best [MODEL ...] [baseline=OLD gate=0.1]  the best, and those that it cannot be told from
   judges [JUDGE ...]                     all judges: agreement, bias, Bradley-Terry strengths
-  card [data=VOTES]                      a judge against people's votes (`import --help`), bias, price
+  card [data=VOTES]                      a judge against people's votes (`import --help`)
   noise [target=0.1 answer_price=USD]    what spread is of questions, answers, judge; what to repeat
   curve, plots, html                     files: over training steps (`report curve --help`), all
                                          plots that the scores allow, one page to browse

@@ -1,6 +1,6 @@
 """How often the intervals of a race are right, and what it saves: simulated with the real code.
 
-    python tests/bench/racing.py [--races 400] [--scores FILE.jsonl]
+    python tests/bench/racing.py [--races 200] [--scores FILE.jsonl]
 
 Scores of K models on 80 questions of two turns are made (or taken from FastChat's judgments, rows
 with model, question_id, turn, score), the questions are shuffled, and the models race. A race is
@@ -123,7 +123,7 @@ SCENES: list[tuple[str, list[float], str, float]] = [
 def main() -> int:
     """Print a line for each scene."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--races", type=int, default=400)
+    parser.add_argument("--races", type=int, default=200)
     parser.add_argument("--scores", type=Path)
     options = parser.parse_args()
     print(f"{options.races} races each; 80 questions, {AT_ONCE} judged at once")

@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 
 import pytest
+from crash import Run, until
 from stub_server import StubServer
 
 from mtbench_ray.cli.main import main
@@ -181,6 +182,31 @@ def test_a_race_that_fails_in_the_middle_goes_on_where_it_was(race):
     assert race.record.races[0]["decided"]
     assert race.stub.stats()["most_good_per_request"] == 1
     assert sum(race.judged.values()) == before + race.calls < 2 * COUNT
+
+
+def test_a_race_that_is_killed_goes_on_and_pays_again_only_what_was_in_flight(race):
+    race.stub.script.latency = 0.2
+    line = [*race.usual, "-m", "model=good,fair,poor", "select=best", "judge.concurrency=4"]
+    run = Run(*line)
+    until(lambda: (race.folder / "judgments.jsonl").exists() and sum(race.judged.values()) >= 12)
+    run.kill()
+    run.gone_after(10.0)
+    assert not race.record.races
+    race.stub.script.latency = 0.0
+    assert race("-m", "model=good,fair,poor", "select=best") == 0
+    (found,) = race.record.races
+    assert found["best"] == ["good"]
+    assert found["saved"] > 0
+    stats = race.stub.stats()
+    assert stats["good"] - stats["distinct"] <= 4
+    assert sum(race.judged.values()) == stats["distinct"]
+
+
+def test_each_judge_has_a_race_of_its_own(race):
+    assert race("-m", "model=good,fair", "judge.model=stub,other", "select=best") == 0
+    assert [one["judge"] for one in race.record.races] == ["stub", "other"]
+    assert all(one["best"] == ["good"] and one["saved"] for one in race.record.races)
+    assert race.err.count("good is best; decided by") == 2
 
 
 def test_a_model_whose_verdicts_fail_does_not_win_and_they_are_asked_again(race):
