@@ -16,7 +16,7 @@ so that somebody who bets a share ``f`` of the wealth on "higher" at fair odds h
 x (scaled to 0..1), ``1 + f * (x / m_i - 1)`` times the wealth of before: a martingale that starts
 at 1. By Ville's inequality it ever reaches ``2 / level`` with a probability of at most half the
 ``level``; an ``m`` for which it does is left out. The other half is for bets on "lower". The wealth
-is spread evenly over some fixed shares ``f``, since which is best is not known beforehand.
+is divided between two fixed shares ``f``, since which is best is not known beforehand.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-_SHARES = np.array([0.1, 0.3, 0.5, 0.7, 0.9, 0.98])
+_SHARES, _PURSES = np.array([0.98, 0.4]), np.array([0.75, 0.25])
+"""Differences of ratings are small beside the range that they could have, for which nearly all is
+the best bet; the rest of the wealth is for values that fill their range (passed or failed)."""
 _AT_ONCE, _ROUNDS = 24, 3
 """Of the search for an end of the interval: to 1/13,824 of the range, on the safe side."""
 
@@ -145,7 +147,8 @@ def _log_wealth(values: Floats, means: Floats, count: int) -> Floats:
     none_left = expected <= 1e-12
     ratio = values / np.where(none_left, 1.0, expected)
     growth = np.log1p(_SHARES[:, None, None] * (np.where(none_left, 1.0, ratio) - 1))
-    wealth: Floats = np.logaddexp.reduce(np.cumsum(growth, axis=2)) - math.log(len(_SHARES))
+    purses = np.log(_PURSES)[:, None, None]
+    wealth: Floats = np.logaddexp.reduce(purses + np.cumsum(growth, axis=2))
     impossible = np.logical_or.accumulate(none_left & (values > 1e-9), axis=1)
     wealth[impossible] = np.inf
     return wealth

@@ -15,7 +15,7 @@ from mtbench_ray.judges.confidence_sequence import MeanSequence
 from mtbench_ray.schema import text_hash
 
 LEVEL = 0.05
-"""Chance, at most, that any interval of a race is ever wrong."""
+"""Chance, at most, that a race is decided wrongly."""
 SELECTIONS = ("best", "gate")
 
 
@@ -32,8 +32,13 @@ class Race:
     """Models that are compared group by group (of MT-Bench: question by question).
 
     For each two models the difference of their means over *all* ``count`` groups has a confidence
-    sequence; all of them together hold with 95% (Bonferroni over the pairs). A model that is worse
-    than another for sure is out: nothing more of it need be judged.
+    sequence, each of at least 95%. A model that is worse than another for sure is out: nothing more
+    of it need be judged.
+
+    A wrong decision (the best model is out, or is better than the leader by more than ``margin``)
+    needs that the upper end of the best model's difference to one of the K - 1 others is too low at
+    some time. Each is with at most half of its sequence's level, which is therefore no more than
+    2 / (K - 1) times ``level``.
 
     Attributes:
         models: How many.
@@ -58,11 +63,16 @@ class Race:
 
     def __post_init__(self) -> None:
         self.alive = list(range(self.models))
-        places = list(combinations(self.alive, 2))
+        each = self.pair_level
         self.pairs = {
-            pair: MeanSequence(self.count, -self.bound, self.bound, self.level / len(places))
-            for pair in places
+            pair: MeanSequence(self.count, -self.bound, self.bound, each)
+            for pair in combinations(self.alive, 2)
         }
+
+    @property
+    def pair_level(self) -> float:
+        """Chance, at most, that the interval of two models is ever wrong."""
+        return self.level * min(1.0, 2 / (self.models - 1))
 
     def observe(self, difference: Callable[[int, int], float]) -> None:
         """The next group is judged.

@@ -130,7 +130,7 @@ def _anytime(
         pair = None
         if line["model"] != found["best"]:
             pair = anytime_pair(rows[line["model"]], rows[found["best"]], results)
-        line["difference"] = None
+        line["difference"] = pair["mean"] if pair else None
         line |= {name: pair[name] if pair else None for name in ("ci_low", "ci_high")}
     found["notes"].append("they raced: intervals are of the difference to the best, anytime-valid")
     if base in rows and (pair := anytime_pair(rows[found["best"]], rows[base], results)):

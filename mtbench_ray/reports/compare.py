@@ -143,24 +143,24 @@ def anytime_pair(a: Evaluation, b: Evaluation, results: Results) -> dict[str, An
     """The anytime-valid difference ``a - b`` of two that raced each other; else None.
 
     Returns:
-        ``ci_low``, ``ci_high``, ``ci_method``, ``p_value``, ``judged`` (questions of both) and
-        ``race``, its record.
+        ``mean``, ``ci_low``, ``ci_high``, ``ci_method``, ``p_value``, ``judged`` (questions of
+        both) and ``race``, its record.
     """
     race = results.races.get(a.evaluation_id)
     if race is None or race is not results.races.get(b.evaluation_id):
         return None
     ids = {a.evaluation_id, b.evaluation_id}
     pair = next(pair for pair in race["differences"] if {pair["a"], pair["b"]} == ids)
-    low, high = pair["ci_low"], pair["ci_high"]
+    mean, low, high = pair["mean"], pair["ci_low"], pair["ci_high"]
     if pair["a"] != a.evaluation_id:
-        low, high = -high, -low
-    count = len(race["differences"])
+        mean, low, high = -mean, -high, -low
     return {
+        "mean": mean,
         "ci_low": low,
         "ci_high": high,
         "ci_method": "confidence sequence by betting, without replacement, anytime-valid,"
-        f" {100 * (1 - race['level']):g}% for all {count} pairs of the race together",
-        "p_value": min(1.0, count * pair["p_value"]),
+        f" {100 * (1 - race['pair_level']):.3g}%",
+        "p_value": pair["p_value"],
         "judged": pair["judged"],
         "race": race,
     }

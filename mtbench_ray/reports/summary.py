@@ -169,8 +169,8 @@ def _raced(results: Results, rows: Sequence[Evaluation]) -> list[str]:
     if notes:
         notes.append(
             "the averages of a race are over what was judged of each model, and their intervals are"
-            " not made for an early end: `report compare` has anytime-valid ones (95%) of the"
-            " differences over all questions; the same line without select= judges the rest"
+            " not made for an early end: `report compare` has anytime-valid ones of the differences"
+            " over all questions; the same line without select= judges the rest"
         )
     return notes
 

@@ -269,6 +269,7 @@ class Races:
             "gate": race.margin,
             "seed": self._config.select_seed,
             "level": race.level,
+            "pair_level": race.pair_level,
             "benchmark": rows[0].benchmark,
             "mode": rows[0].mode,
             "judge": rows[0].judge,

@@ -11,12 +11,12 @@ from mtbench_ray.judges.confidence_sequence import MeanSequence
 from mtbench_ray.judges.race import Race, bound_of, difference_in, in_random_order
 
 
-def ends_by_grid(values, count, level, shares=(0.1, 0.3, 0.5, 0.7, 0.9, 0.98)):
+def ends_by_grid(values, count, level, shares=((0.98, 0.75), (0.4, 0.25))):
     """The interval of values in 0..1 by the definition: each mean on a grid, each bet by itself."""
     kept = []
     for m in np.arange(2001) / 2000:
         alive = True
-        wealth = {(side, share): 1.0 for side in (0, 1) for share in shares}
+        wealth = {(side, share): purse for side in (0, 1) for share, purse in shares}
         before = 0.0
         for i, x in enumerate(values):
             expected = (count * m - before) / (count - i)
@@ -28,8 +28,8 @@ def ends_by_grid(values, count, level, shares=(0.1, 0.3, 0.5, 0.7, 0.9, 0.98)):
                 if mean > 0:
                     wealth[side, share] *= 1 + share * (value / mean - 1)
             for side in (0, 1):
-                mixed = sum(wealth[side, share] for share in shares) / len(shares)
-                alive = alive and mixed < 2 / level
+                both = sum(wealth[side, share] for share, _ in shares)
+                alive = alive and both < 2 / level
             before += x
         if alive and before / count - 1e-9 <= m <= (before + count - len(values)) / count + 1e-9:
             kept.append(m)
