@@ -411,6 +411,14 @@ class RunConfig:
     """Only so many questions."""
     limit_by: str = "order"
     """``order``: the first ones; ``category``: evenly over the categories."""
+    select: str | None = None
+    """Judge question by question, in random order, and stop once it is decided: ``best`` (which
+    model is), or ``gate`` (of two models, whether the first is worse than the second)."""
+    gate: float = 0.0
+    """``select=gate``: worse by so many points or more. ``select=best``: it is decided, too, once
+    none could be more than so many points better than the best one."""
+    select_seed: int = 0
+    """``select``: seed of the order of the questions; to be chosen before verdicts are seen."""
     budget_usd: float | None = None
     """Stop judging before this many dollars are spent in this run."""
     fresh: bool = False

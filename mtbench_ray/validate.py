@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import operator
 import os
 import re
@@ -19,6 +20,7 @@ _WORDS = {
     "stage": ("all", "answers", "judge"),
     "parity": ("safe", "fastchat"),
     "limit_by": ("order", "category"),
+    "select": ("best", "gate"),
     "model.thinking": ("unset", "on", "off", "prompt"),
     "model.split_thinking": ("auto", "always", "never"),
     "judge.kind": ("openai", "local", "none"),
@@ -84,6 +86,7 @@ def validate(config: RunConfig) -> RunConfig:
     grader = grader_of(config.benchmark.name, config.mode or "")
     if grader.against == "baseline" and not config.baseline:
         raise UserError(f"mode={grader.name} needs a model to compare with", "baseline=<model>")
+    _check_select(config, grader.against)
     judge, engine = config.judge, config.engine
     if grader.checker:
         judge = JudgeConfig(kind="none")
@@ -168,6 +171,25 @@ def _check_words(config: RunConfig) -> RunConfig:
         changed = dataclasses.replace(getattr(config, group), **{name: word})
         config = dataclasses.replace(config, **{group: changed})
     return config
+
+
+def _check_select(config: RunConfig, against: str) -> None:
+    """Raises UserError where a race could not be run."""
+    if config.select is None:
+        if config.gate:
+            raise UserError(
+                f"gate={config.gate:g} is of a race",
+                "add select=gate or select=best; what is judged: report compare NEW OLD gate=0.1",
+            )
+        return
+    if not (math.isfinite(config.gate) and config.gate >= 0):
+        raise UserError(f"gate={config.gate:g} is no number of points from 0", "gate=0.1")
+    if against:
+        raise UserError(
+            f"select={config.select} is of answers that are judged one by one, and mode="
+            f"{config.mode} compares them already",
+            "leave out select= or mode=",
+        )
 
 
 def _check_address(key: str, address: str) -> None:

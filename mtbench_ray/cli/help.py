@@ -13,7 +13,10 @@ usage: python -m mtbench_ray [run] model=MODEL judge=JUDGE [key=value ...]
        python -m mtbench_ray report [workspace=DIR ...] [format=table|json|markdown|csv|latex]
        python -m mtbench_ray report agreement A B [workspace=DIR]
        python -m mtbench_ray report compare MODEL MODEL ... [gate=0.1]       is it better?
+       python -m mtbench_ray report best [MODEL ...] [baseline=OLD gate=0.1] the best checkpoint
        python -m mtbench_ray report judges [JUDGE ...] [workspace=DIR ...]  how far judges agree
+       python -m mtbench_ray report card [judge=JUDGE] [data=FILE]          is a judge good enough?
+       python -m mtbench_ray report noise [target=0.1]                      what to repeat
        python -m mtbench_ray report curve [workspace=DIR ...] [error=ci95] [out=DIR]
        python -m mtbench_ray report plots [workspace=DIR] [out=DIR]
        python -m mtbench_ray report html [workspace=DIR] [out=FILE]          a page to browse
@@ -35,6 +38,8 @@ _SETTINGS = """\
   experiment=NAME       a shipped set of settings (`list experiments`)
   workspace=DIR         where everything is kept (default: results)
   limit=N               only so many questions
+  select=best           with -m: judge until it is decided which model is best; select=gate
+                        gate=0.1: whether the first of two is worse by so much
 
 `python -m mtbench_ray run --cfg job` prints all settings with their values;
 mtbench_ray/config.py and README.md say what each one means.
@@ -69,8 +74,11 @@ usage: python -m mtbench_ray report [KIND] [key=value ...]
 Print the scores of a workspace (no KIND), or one of these. Nothing is run.
   agreement JUDGE JUDGE-or-votes.json    how far two judges, or a judge and people, agree
   compare MODEL MODEL ...                are they different? (`report compare --help`)
+  best [MODEL ...] [baseline=OLD gate=0.1]  the best, and those that it cannot be told from
   judges [JUDGE ...]                     all judges: agreement, bias, Bradley-Terry strengths; of
                                          another column with metric=KEY, as compare
+  card [data=VOTES]                      a judge against people's votes (`import --help`)
+  noise [target=0.1 answer_price=USD]    what spread is of questions, answers, judge; what to repeat
   curve, plots, html                     files: over training steps (`report curve --help`), all
                                          plots that the scores allow, one page to browse
 
@@ -103,6 +111,7 @@ or patterns of names: each two, Holm-corrected, and those that the best cannot b
   detect=POINTS         how many questions or samples would detect such a difference
   metric=KEY            of another column of the table, by its key in summary.json: first_turn,
                         prompt_loose, win_rate; an unknown one lists those there are
+Models that raced (`select=`) have anytime-valid intervals of the difference over all questions.
   workspace=, format=, model=, judge=, category=, benchmark=, mode=, ...: as of `report`
 
 examples:
@@ -152,19 +161,22 @@ examples:
     "import": """\
 usage: python -m mtbench_ray import fastchat DIR [key=value ...]
        python -m mtbench_ray import answers FILE benchmark=NAME model=LABEL [key=value ...]
+       python -m mtbench_ray import votes [FILE ...] [key=value ...]
 
 Take the answers and judgments of FastChat's data folder DIR into a workspace, or a model's answers
 from JSON lines: each has question_id (or prompt) and response, a text or a list (of the turns; to a
 question of one turn: of samples). `stage=judge` with the same benchmark and model grades them.
+Votes: the answers that people voted on (without a FILE the public ones of MT-Bench, fetched by
+version and sum); once they are judged, `report card` compares the judge with people.
 
   workspace=DIR         default: results
   question_path=FILE    the questions (default: question.jsonl in DIR; the official ones)
   baseline=MODEL        fastchat: compare each model that has matches with this one
 
 examples:
-  python -m mtbench_ray import fastchat data/mt_bench
   python -m mtbench_ray import fastchat data/mt_bench workspace=old baseline=gpt-3.5-turbo
   python -m mtbench_ray import answers out.jsonl benchmark=ifeval model=mine
+  python -m mtbench_ray import votes workspace=card
 """,
     "export": """\
 usage: python -m mtbench_ray export KIND DIR [key=value ...]

@@ -111,6 +111,9 @@ def _list_benchmarks() -> int:
     return EXIT_OK
 
 
+_TAKE_NAMES = ("agreement", "best", "compare", "judges")
+
+
 def _options(args: Sequence[str], allowed: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """Split ``key=value`` words from the others, for the verbs that need no model or judge."""
     words, values = [], dict(allowed)
@@ -124,7 +127,9 @@ def _options(args: Sequence[str], allowed: dict[str, str]) -> tuple[list[str], d
             if key == "workspace" and not value.strip():
                 raise UserError("workspace= is empty", "write workspace=DIR")
             values[key.removeprefix("report.")] = value
-        elif words[:1] in (["compare"], ["agreement"], ["judges"]) and not arg.startswith("-"):
+        elif words[:1] in (["best"], ["compare"], ["agreement"], ["judges"]) and not arg.startswith(
+            "-"
+        ):
             words.append(arg)  # the name of a model, a judge or a file may hold anything
         else:
             near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.75)
@@ -159,6 +164,10 @@ def _report(args: list[str]) -> int:
             "metric": "",
             "steps": "",
             "name_pattern": "",
+            "target": "",
+            "answer_price": "",
+            "data": "",
+            "baseline": "",
         },
     )
     last = values.pop("workspace")
@@ -184,6 +193,8 @@ def _view(args: list[str]) -> int:
 def _import(args: list[str]) -> int:
     from mtbench_ray.reports.main import import_files
 
+    if args[:1] == ["votes"]:
+        return _import_votes(args)
     if "answers" in args:
         return _import_answers(args)
     words, values = _options(
@@ -192,7 +203,8 @@ def _import(args: list[str]) -> int:
     if len(words) != 2 or words[0] != "fastchat":
         raise UserError(
             "import what?",
-            "import fastchat DIR workspace=W, or import answers FILE benchmark=NAME model=LABEL",
+            "import fastchat DIR workspace=W, import answers FILE benchmark=NAME model=LABEL, or"
+            " import votes",
         )
     values["question_path"] = os.path.expanduser(values["question_path"])
     return import_files(os.path.expanduser(words[1]), **values)
@@ -225,6 +237,32 @@ def _import_answers(args: list[str]) -> int:
     next_line = ["stage=judge", f"benchmark={name}", f"model={model}", *more]
     print(f"grade them: python -m mtbench_ray {' '.join(next_line)} judge=JUDGE"
           f" workspace={values['workspace']}")  # fmt: skip
+    return EXIT_OK
+
+
+def _import_votes(args: list[str]) -> int:
+    from mtbench_ray.planning.votes import import_votes, vote_files
+    from mtbench_ray.workspace.workspace import Workspace
+
+    words, values = _options(
+        args, {"workspace": RunConfig.workspace, "benchmark": "mt_bench", "question_path": ""}
+    )
+    benchmark, questions = values["benchmark"], os.path.expanduser(values["question_path"])
+    with Workspace.open(values["workspace"], write=True) as workspace:
+        found = import_votes(
+            vote_files(benchmark, words[1:]),
+            workspace,
+            benchmark=benchmark,
+            question_path=questions or None,
+        )
+    new = sum(one.new for one in found.values())
+    count = sum(one.answers for one in found.values())
+    print(f"{len(found)} models, {count} answers to {benchmark}, {new} new")
+    more = [f"question_path={questions}"] * bool(questions)
+    line = ["-m", "stage=judge", f"benchmark={benchmark}", f"'model={','.join(found)}'", *more]
+    print(f"judge them: python -m mtbench_ray {' '.join(line)} judge=JUDGE"
+          f" workspace={values['workspace']} (mode=pairwise-all: two by two), then"
+          f" `report card workspace={values['workspace']}`")  # fmt: skip
     return EXIT_OK
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -16,6 +16,7 @@ from mtbench_ray.fastchat.answers import answer_record, by_number, official_cate
 from mtbench_ray.fastchat.counting import BENCHMARK, imported_judgments
 from mtbench_ray.fastchat.verdicts import pair_record, single_record
 from mtbench_ray.judges.base import EvaluationView
+from mtbench_ray.judges.outcomes import NOT_NEEDED
 from mtbench_ray.planning.evaluations import (
     DEFAULTS,
     against,
@@ -25,6 +26,7 @@ from mtbench_ray.planning.evaluations import (
     named,
 )
 from mtbench_ray.planning.plan import good_turns, outcomes, view_of
+from mtbench_ray.planning.races import decided_by, races_of
 from mtbench_ray.schema import (
     AnswerSet,
     Evaluation,
@@ -51,9 +53,10 @@ def export_fastchat(
     those of others in a folder of their name below it.
 
     A turn that failed is written as ``$ERROR$``, a wanted verdict that failed or is missing as
-    score -1 or winner ``error``. Of several answer sets with one label the last one is written,
-    with the other questions that were answered with the same settings. Where categories do not
-    follow from the ids, ``question.jsonl`` is written too: an import of these files needs it.
+    score -1 or winner ``error``; one that was not needed, since its race was decided, is left out.
+    Of several answer sets with one label the last one is written, with the other questions that
+    were answered with the same settings. Where categories do not follow from the ids,
+    ``question.jsonl`` is written too: an import of these files needs it.
 
     Args:
         workspace: Its rows are exported; it may be open for reading only.
@@ -103,11 +106,13 @@ def _export(
     single: dict[str, list[Iterable[dict[str, Any]]]] = {}
     pair: dict[str, list[Iterable[dict[str, Any]]]] = {}
     seen: set[tuple[object, ...]] = set()
+    races = races_of(workspace)
     for row in evaluations:
         if not row.judge:
             continue
         if not against(row):
-            single.setdefault(row.judge, []).append(_verdicts(workspace, row))
+            decided = decided_by(races, row.evaluation_id)
+            single.setdefault(row.judge, []).append(_verdicts(workspace, row, decided))
         else:
             pair.setdefault(row.judge, []).append(_matches(workspace, row, seen))
 
@@ -191,12 +196,19 @@ def _answers(
             yield record
 
 
-def _judgments(workspace: Workspace, row: Evaluation) -> list[Judgment]:
-    """The verdicts of an evaluation as rows, with stand-ins for those that are not there."""
+def _judgments(
+    workspace: Workspace, row: Evaluation, decided: Collection[str] | None
+) -> list[Judgment]:
+    """The verdicts of an evaluation as rows, with stand-ins for those that are not there.
+
+    Args:
+        decided: As of :func:`~mtbench_ray.planning.plan.outcomes`.
+    """
     if row.source == "import":
         return imported_judgments(workspace, row)
     view = view_of(row, workspace.load_data(row.data), workspace.turns)
-    return [_row(view, outcome) for outcome in outcomes(view, workspace.judgments)]
+    found = outcomes(view, workspace.judgments, decided=decided)
+    return [_row(view, outcome) for outcome in found if outcome.reason != NOT_NEEDED]
 
 
 def _row(view: EvaluationView, outcome: Outcome) -> Judgment:
@@ -237,8 +249,10 @@ def _row(view: EvaluationView, outcome: Outcome) -> Judgment:
     )
 
 
-def _verdicts(workspace: Workspace, row: Evaluation) -> Iterator[dict[str, Any]]:
-    for judgment in _judgments(workspace, row):
+def _verdicts(
+    workspace: Workspace, row: Evaluation, decided: Collection[str] | None
+) -> Iterator[dict[str, Any]]:
+    for judgment in _judgments(workspace, row, decided):
         yield single_record(judgment)
 
 
@@ -247,7 +261,7 @@ def _matches(
 ) -> Iterator[dict[str, Any]]:
     """The matches of an evaluation that no other one has brought; ``seen`` is extended."""
     games: dict[tuple[object, ...], list[Judgment]] = {}
-    for game in _judgments(workspace, row):
+    for game in _judgments(workspace, row, None):
         models = tuple(sorted((game.model, game.opponent or "")))
         # Imported rows may repeat a match, and each counts in FastChat.
         row_id = game.match_id if row.source == "import" else ""

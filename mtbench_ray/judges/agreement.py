@@ -97,23 +97,41 @@ def agreement(votes_a: Iterable[Vote], votes_b: Iterable[Vote] | None = None) ->
     Returns:
         Per turn, first with ties and then without; only turns that ``votes_a`` has.
     """
+    votes_a = list(votes_a)
+    found = compared(votes_a, votes_b)
+    results = []
+    for turn in sorted({vote.turn for vote in votes_a}):
+        mine = [one for one in found if one.turn == turn]
+        for ties, part in ((True, mine), (False, [one for one in mine if not one.tie])):
+            results.append(Agreement(turn, ties, len(part), sum(one.agree for one in part)))
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Two votes on one pair of answers.
+
+    Attributes:
+        tie: Whether one of them is a tie.
+    """
+
+    question_id: QuestionId
+    turn: int
+    agree: bool
+    tie: bool
+
+
+def compared(votes_a: Iterable[Vote], votes_b: Iterable[Vote] | None = None) -> list[Compared]:
+    """The comparisons that :func:`agreement` counts."""
     ours = _by_key(votes_a)
     theirs = None if votes_b is None else _by_key(votes_b)
-    results = []
-    for turn in sorted({key[1] for key in ours}):
-        compared = [
-            two
-            for key, votes in ours.items()
-            if key[1] == turn
-            for two in (
-                combinations(votes, 2) if theirs is None else product(votes, theirs.get(key, ()))
-            )
-        ]
-        decided = [two for two in compared if TIE not in (two[0].winner, two[1].winner)]
-        for ties, part in ((True, compared), (False, decided)):
-            agree = sum(one.winner == other.winner for one, other in part)
-            results.append(Agreement(turn, ties, len(part), agree))
-    return results
+    return [
+        Compared(key[0], key[1], one.winner == other.winner, TIE in (one.winner, other.winner))
+        for key, votes in ours.items()
+        for one, other in (
+            combinations(votes, 2) if theirs is None else product(votes, theirs.get(key, ()))
+        )
+    ]
 
 
 def load_votes(rows: Any, where: str) -> list[Vote]:
@@ -190,6 +208,25 @@ def value_agreement(a: Mapping[Hashable, Rated], b: Mapping[Hashable, Rated]) ->
         spearman=correlation(ranks(x), ranks(y)),
         mean_difference=float((x - y).mean()),
     )
+
+
+def rated_votes(values: Mapping[Hashable, Rated], judge: str) -> list[Vote]:
+    """Votes of a judge that rates answers one by one: the higher rated of two wins.
+
+    Args:
+        values: See :func:`values_of`; of several samples the first is taken.
+    """
+    places: dict[tuple[QuestionId, int, str], dict[str, float]] = {}
+    parts: Any
+    for parts, rated in values.items():
+        model, question_id, turn, criterion, sample = parts
+        if sample == 0:
+            places.setdefault((question_id, turn, criterion), {})[model] = rated.value
+    return [
+        Vote(question_id, turn, a, b, TIE if x == y else a if x > y else b, judge)
+        for (question_id, turn, _), models in places.items()
+        for (a, x), (b, y) in combinations(models.items(), 2)
+    ]
 
 
 def _by_key(votes: Iterable[Vote]) -> dict[tuple[QuestionId, int, str, str], list[Vote]]:

@@ -25,7 +25,9 @@ from mtbench_ray.schema import (
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 EXPLANATION_CHARS = 300
 """Of a reply that is forced into a pattern."""
-_EXPLANATION = rf"[ -Z\\^-~]{{1,{EXPLANATION_CHARS}}}"  # printable ASCII without brackets
+# Printable ASCII without brackets, and without what may begin code or a comment: the rating would
+# stand inside.
+_EXPLANATION = rf"[ -;=-Z^_a-}}]{{1,{EXPLANATION_CHARS}}}"
 _STATUS = {
     "no_rating": "unparsed",
     "no_winner": "unparsed",

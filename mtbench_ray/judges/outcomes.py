@@ -10,6 +10,8 @@ from mtbench_ray.schema import ANSWERED, Judgment, Outcome, Slot
 
 _FAILED = frozenset({"error", "refused", "context_overflow"})
 """Statuses of judgments without a reply that could be read."""
+NOT_NEEDED = "not_needed"
+"""Why there is no judgment of an answer whose race was decided without it: no failure."""
 
 
 def failed_reason(slot: Slot, turns: Turns) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,11 +65,18 @@ class Imported:
 
 
 def import_answers(
-    path: Path, workspace: Workspace, *, benchmark: str, model: str, question_path: str | None
+    path: Path,
+    workspace: Workspace,
+    *,
+    benchmark: str,
+    model: str,
+    question_path: str | None,
+    rows: Iterable[tuple[str, dict[str, Any]]] | None = None,
 ) -> Imported:
     """Read the answers of a model; importing the same file again adds nothing.
 
     Args:
+        rows: What the file holds, each with where it stands, where it is no such file itself.
         workspace: Open for writing.
         benchmark: Registered name of the benchmark.
         model: Label of the model.
@@ -89,7 +96,7 @@ def import_answers(
     found: dict[QuestionId, list[tuple[str, ...]]] = {}
     by_id = {str(question.question_id): question for question in data.questions}
     by_prompt = {question.turns[0].strip(): question for question in data.questions}
-    for where, row in _rows(path):
+    for where, row in _rows(path) if rows is None else rows:
         question = _question(row, where, by_id, by_prompt)
         found.setdefault(question.question_id, []).extend(_samples(row, where, question))
     if not found:

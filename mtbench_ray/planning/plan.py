@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.endpoint.tokens import prompt_tokens
 from mtbench_ray.judges.base import EvaluationView, Turns
-from mtbench_ray.judges.outcomes import failed_reason, outcome, read_again
+from mtbench_ray.judges.outcomes import NOT_NEEDED, failed_reason, outcome, read_again
 from mtbench_ray.judges.prompts import load_prompts
 from mtbench_ray.planning.evaluations import judge_of
 from mtbench_ray.schema import (
@@ -65,14 +65,19 @@ def view_of(
     )
 
 
-def outcomes(view: EvaluationView, judgments: Judgments) -> list[Outcome]:
+def outcomes(
+    view: EvaluationView, judgments: Judgments, *, decided: Collection[str] | None = None
+) -> list[Outcome]:
     """Every wanted verdict of an evaluation with what became of it.
 
     Args:
         judgments: The judgments that count, by id.
+        decided: See :attr:`Board.decided`; None where the evaluation's race is not, or is none.
     """
     board = Board([view], judgments)
     board.update()
+    if decided is not None:
+        board.decided[0] = decided
     return [board.outcome(one) for one in board.verdicts[0]]
 
 
@@ -207,11 +212,14 @@ class Board:
     Attributes:
         verdicts: Of each evaluation, in its grader's order.
         named: By id, one verdict that has it.
+        decided: By index of an evaluation whose race is decided, the groups of questions that it
+            was decided by: what is not judged of others is not needed.
     """
 
     def __init__(self, views: Sequence[EvaluationView], judgments: Judgments) -> None:
         self.views = views
         self.judgments = judgments
+        self.decided: dict[int, Collection[str]] = {}
         self.verdicts = [
             [WantedVerdict(index, slot) for slot in view.grader.wanted(view)]
             for index, view in enumerate(views)
@@ -259,5 +267,10 @@ class Board:
         """What became of a wanted verdict."""
         view = self.views[one.view]
         if one.judgment_id:
-            return outcome(view, one.slot, self.judgments.get(one.judgment_id), "")
-        return outcome(view, one.slot, None, failed_reason(one.slot, view.turns) or "missing")
+            found = outcome(view, one.slot, self.judgments.get(one.judgment_id), "")
+        else:
+            reason = failed_reason(one.slot, view.turns) or "missing"
+            found = outcome(view, one.slot, None, reason)
+        if found.reason and one.slot.group not in self.decided.get(one.view, [one.slot.group]):
+            return Outcome(one.slot, None, NOT_NEEDED)
+        return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from mtbench_ray.judges.agreement import (
     value_agreement,
     values_of,
 )
-from mtbench_ray.judges.matches import matches
+from mtbench_ray.judges.matches import Match, matches
 from mtbench_ray.planning.evaluations import against, judge_names
 from mtbench_ray.reports.results import Results, judged_alone
 from mtbench_ray.reports.tables import grid, number
@@ -90,13 +90,7 @@ def _votes_file(word: str) -> tuple[Path, str] | None:
 def _votes(word: str, results: Results, rows: Sequence[Evaluation]) -> list[Vote]:
     file = _votes_file(word)
     if file is None:
-        played: dict[Hashable, Outcome] = {}
-        for row in _of_judge(word, rows):
-            if against(row):
-                for outcome in results.outcomes(row):
-                    # Two modes may hold the same game, told from either side.
-                    played.setdefault(_game(outcome), outcome)
-        return match_votes(matches(played.values(), results.options.parity), word)
+        return match_votes(played(results, _of_judge(word, rows)), word)
     path, judge = file
     try:
         found = load_votes(json.loads(path.read_text("utf-8-sig")), str(path))
@@ -106,6 +100,16 @@ def _votes(word: str, results: Results, rows: Sequence[Evaluation]) -> list[Vote
     if judge and judge not in known:
         raise unknown_name(f"judge in {path.name}", judge, known)
     return [vote for vote in found if not judge or vote.judge == judge]
+
+
+def played(results: Results, rows: Iterable[Evaluation]) -> list[Match]:
+    """The matches of one judge, each once: two modes may hold one, told from either side."""
+    games: dict[Hashable, Outcome] = {}
+    for row in rows:
+        if against(row):
+            for outcome in results.outcomes(row):
+                games.setdefault(_game(outcome), outcome)
+    return matches(games.values(), results.options.parity)
 
 
 def _game(outcome: Outcome) -> Hashable:

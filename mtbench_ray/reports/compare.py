@@ -12,6 +12,7 @@ from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.config import science
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
 from mtbench_ray.judges.base import Column, Item, ScoreOptions
+from mtbench_ray.judges.race import said
 from mtbench_ray.planning.evaluations import (
     against,
     answer_settings,
@@ -79,7 +80,7 @@ def report(
     Raises:
         UserError: An unknown or ambiguous model, or no judge that rated all.
     """
-    gate_at, wanted = _points("gate", margin), _points("detect", detect)
+    gate_at, wanted = points("gate", margin), points("detect", detect)
     rated = [row for row in rows if row.judge and against(row) != "all"]
     settings = distinguishing_settings(rated)
     models: dict[str, list[Evaluation]] = {}
@@ -119,6 +120,7 @@ def report(
         column = results.column(a)
         one = compare(a, b, mine, other, results.options, wanted=wanted or gate_at, column=column)
         one |= {"a": first, "b": second, "gate": None}
+        _anytime(one, a, b, results)
         texts = [answer_ids(row.answers) for row in (a, b)]
         one["flips"] = [_flip(pair, texts, results) for pair in one["flips"]]
         scales = [results.grader(row).scale(results.view(row)) for row in (a, b)]
@@ -140,16 +142,84 @@ def report(
         print(grid(list(lines[0]), [list(map(plain, line.values())) for line in lines], "csv"))
     else:
         print("\n\n".join(comparison_text(item, format) for item in found))
-    return _exit_code([one["gate"]["verdict"] for one in found if one["gate"]])
+    return exit_code([one["gate"]["verdict"] for one in found if one["gate"]])
 
 
-def _exit_code(verdicts: Sequence[str]) -> int:
+def early_notes(rows: Iterable[Evaluation], results: Results) -> list[str]:
+    """What came of the races of these models, whose figures here are not made for an early end."""
+    races = [race for row in rows if (race := results.races.get(row.evaluation_id))]
+    notes = list(dict.fromkeys(map(said, races)))
+    if notes:
+        notes.append("intervals and p here are not made for an early end: compare two models by"
+                     " their headline for anytime-valid ones")  # fmt: skip
+    return notes
+
+
+def anytime_pair(a: Evaluation, b: Evaluation, results: Results) -> dict[str, Any] | None:
+    """The anytime-valid difference ``a - b`` of two that raced each other; else None, as for any
+    metric but the headline, which the race was about.
+
+    Returns:
+        ``mean``, ``ci_low``, ``ci_high``, ``ci_method``, ``p_value``, ``judged`` (questions of
+        both) and ``race``, its record.
+    """
+    race = None if results.metric else results.races.get(a.evaluation_id)
+    if race is None or race is not results.races.get(b.evaluation_id):
+        return None
+    ids = {a.evaluation_id, b.evaluation_id}
+    pair = next(pair for pair in race["differences"] if {pair["a"], pair["b"]} == ids)
+    mean, low, high = pair["mean"], pair["ci_low"], pair["ci_high"]
+    if pair["a"] != a.evaluation_id:
+        mean, low, high = -mean, -high, -low
+    return {
+        "mean": mean,
+        "ci_low": low,
+        "ci_high": high,
+        "ci_method": "confidence sequence by betting, without replacement, anytime-valid,"
+        f" {100 * (1 - race['pair_level']):.3g}%",
+        "p_value": pair["p_value"],
+        "judged": pair["judged"],
+        "race": race,
+    }
+
+
+def _anytime(one: dict[str, Any], a: Evaluation, b: Evaluation, results: Results) -> None:
+    """Of two that raced: the interval that their early end does not make wrong."""
+    pair = anytime_pair(a, b, results)
+    if pair is None:
+        if results.metric:
+            one["notes"] = [*one["notes"], *early_notes((a, b), results)]
+        return
+    race, total = pair["race"], one["all"]
+    total |= {name: pair[name] for name in ("ci_low", "ci_high", "ci_method", "p_value")}
+    total["detectable"] = None
+    one["needed"] = None
+    short_a, short_b = short_names(a.model, b.model)
+    one["verdict"] = verdict(short_a, short_b, total, results.column(a))
+    one["race"] = {name: race[name] for name in ("select", "judged", "questions", "calls", "saved")}
+    one["race"]["pair_judged"] = pair["judged"]
+    one["notes"] = [
+        *one["notes"],
+        said(race),
+        f"interval and p of the whole are anytime-valid: of the difference over all"
+        f" {race['questions']} questions, of which {pair['judged']} were judged for both in random"
+        " order; those of the categories are not made for an early end",
+    ]
+
+
+def exit_code(verdicts: Sequence[str]) -> int:
+    """Of gates under several judges: the worst counts."""
     if "worse" in verdicts:
         return EXIT_WORSE
     return EXIT_PARTIAL if "cannot tell" in verdicts else EXIT_OK
 
 
-def _points(key: str, text: str) -> float | None:
+def points(key: str, text: str) -> float | None:
+    """A setting that is a number of points from 0; None where it is empty.
+
+    Raises:
+        UserError: It is none.
+    """
     if not text:
         return None
     try:
@@ -173,7 +243,7 @@ def _chosen(words: Sequence[str], models: Mapping[str, Sequence[Evaluation]]) ->
             if fnmatchcase(name, word) or any(fnmatchcase(row.model, word) for row in rows)
         ]
         pattern = any(sign in word for sign in "*?[") and word not in models and fits
-        for name in fits if pattern else [_find(word, models)]:
+        for name in fits if pattern else [find_model(word, models)]:
             found[name] = None
     if len(words) > 1 and len(found) == 1:
         raise UserError(f"both names mean {next(iter(found))}", "name two models")
@@ -216,7 +286,7 @@ def _print_ranking(
     graders: dict[tuple[str, ...], dict[str, Evaluation]] = {}
     for name in names:
         for row in models[name]:
-            graders.setdefault(_grader(row), {})[name] = row
+            graders.setdefault(grader_of_row(row), {})[name] = row
     graders = {key: chosen for key, chosen in graders.items() if len(chosen) > 1}
     if not graders:
         raise UserError("no judge rated two of these models", "judge them with the same judge")
@@ -232,6 +302,7 @@ def _print_ranking(
         notes = ["not to be compared: the scales of their scores differ"] * (len(scales) > 1)
         if len({(row.prompts, row.references) for row in chosen.values()}) > 1:
             notes.append("questions, references or judge prompts are not the same for all")
+        notes += early_notes(chosen.values(), results)
         found.append(
             {"benchmark": benchmark, "mode": mode, "judge": judge, **_metric(column),
              "models": ranked.models, "pairs": ranked.pairs,
@@ -255,14 +326,17 @@ def _pairs(
 ) -> list[tuple[Evaluation, Evaluation]]:
     """Evaluations of one benchmark by one judge; with the same settings where there are such."""
     pairs = []
-    for grader in dict.fromkeys(map(_grader, first)):
-        mine, other = ([row for row in rows if _grader(row) == grader] for rows in (first, second))
+    for grader in dict.fromkeys(map(grader_of_row, first)):
+        mine, other = (
+            [row for row in rows if grader_of_row(row) == grader] for rows in (first, second)
+        )
         alike = [(a, b) for a in mine for b in other if grader_settings(a) == grader_settings(b)]
         pairs += alike or [(a, b) for a in mine[-1:] for b in other[-1:]]
     return pairs
 
 
-def _grader(row: Evaluation) -> tuple[str, ...]:
+def grader_of_row(row: Evaluation) -> tuple[str, ...]:
+    """Equal for evaluations that can be compared: of one benchmark by one judge."""
     return row.benchmark, row.mode, row.judge, row.baseline or ""
 
 
@@ -385,7 +459,7 @@ def verdict(a: str, b: str, total: Mapping[str, Any], column: Column) -> str:
     )
 
 
-def _find(word: str, models: Mapping[str, Sequence[Evaluation]]) -> str:
+def find_model(word: str, models: Mapping[str, Sequence[Evaluation]]) -> str:
     """The model that a word names: by its name, its label, the end of its path, or an id."""
     known = set(models)
     if word in known:

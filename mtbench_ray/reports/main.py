@@ -14,7 +14,19 @@ from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.planning.evaluations import distinguishing_settings
-from mtbench_ray.reports import agreement, compare, curve, exports, judges, parts, pictures
+from mtbench_ray.planning.races import races_of
+from mtbench_ray.reports import (
+    agreement,
+    best,
+    card,
+    compare,
+    curve,
+    exports,
+    judges,
+    noise,
+    parts,
+    pictures,
+)
 from mtbench_ray.reports.filters import Filter
 from mtbench_ray.reports.formats import FORMATS, wide_csv
 from mtbench_ray.reports.joined import opened
@@ -29,7 +41,9 @@ from mtbench_ray.schema import Evaluation
 from mtbench_ray.workspace.run_record import RunRecord
 from mtbench_ray.workspace.workspace import Workspace
 
-KINDS = ("", "agreement", "compare", "curve", "html", "judges", "plots")
+KINDS = ("", "agreement", "best", "card", "compare", "curve", "html", "judges", "noise", "plots")
+
+_NO_FILES = ("", "best", "compare", "noise")
 
 
 def finish(
@@ -53,7 +67,13 @@ def finish(
     """
     options = ScoreOptions(config.parity, config.report.resamples, config.report.seed)
     recorded = [row for known in workspace.run_records() for row in known.evaluations]
-    changed = not nothing_done or not set(rows) <= set(recorded)
+    before = races_of(workspace)
+    raced = {name for race in record.races if race["decided"] for name in race["evaluations"]}
+    changed = (
+        not nothing_done
+        or not set(rows) <= set(recorded)
+        or any((row.evaluation_id in before) != (row.evaluation_id in raced) for row in rows)
+    )
     if changed:
         if record.status == "running":
             record.status = "finished"
@@ -151,6 +171,10 @@ def report(
     metric: str = "",
     steps: str = "",
     name_pattern: str = "",
+    target: str = "",
+    answer_price: str = "",
+    data: str = "",
+    baseline: str = "",
 ) -> int:
     """Print the table (or another report) of one or more workspaces.
 
@@ -165,11 +189,15 @@ def report(
         judge: The same.
         category: The same.
         benchmark: The same.
-        gate: Comparisons: how much worse the first model may be.
+        gate: Comparisons: how much worse the first model, or the best one, may be.
         detect: Comparisons: a difference to detect.
         metric: Comparisons and judges: of another column than the headline.
         steps: Curves: which steps.
         name_pattern: Curves: how names hold run and step.
+        target: Noise: a wanted half-width of the interval.
+        answer_price: Noise: dollars for one answer.
+        data: Cards: files of votes.
+        baseline: Best: a model that the best one is compared with.
 
     Raises:
         UserError: There is nothing to report, or an unknown word or format.
@@ -184,15 +212,18 @@ def report(
     kind, *names = words or [""]
     if kind not in KINDS:
         raise unknown_name("report", kind, KINDS[1:])
-    if out and kind in ("", "compare"):
+    if out and kind in _NO_FILES:
         raise UserError(
-            f"out={out} is of `report` with {', '.join(k for k in KINDS[1:] if k != 'compare')}",
+            f"out={out} is of `report` with {', '.join(k for k in KINDS if k not in _NO_FILES)}",
             "write the table to a file: report format=json > FILE",
         )
-    _only_of(kind, "compare", gate=gate, detect=detect)
-    if metric and kind not in ("compare", "judges"):
-        raise UserError(f"metric={metric} is of `report compare` and `judges`", "leave it out")
+    _only_of(kind, "compare", "best", gate=gate)
+    _only_of(kind, "compare", detect=detect)
+    _only_of(kind, "compare", "judges", metric=metric)
+    _only_of(kind, "best", baseline=baseline)
     _only_of(kind, "curve", steps=steps, name_pattern=name_pattern)
+    _only_of(kind, "card", data=data)
+    _only_of(kind, "noise", target=target, answer_price=answer_price)
     only = Filter(model, judge, category, benchmark, mode)
     if kind == "curve":
         if format != "table":
@@ -228,6 +259,12 @@ def report(
             return compare.report(names, results, rows, format, gate, detect)
         if kind == "judges":
             return judges.report(names, results, rows, format, out)
+        if kind == "best":
+            return best.report(names, results, rows, format, gate, baseline)
+        if kind == "card":
+            return card.report(results, rows, format, data, out)
+        if kind == "noise":
+            return noise.report(results, rows, format, target, answer_price)
         if kind == "plots":
             code = pictures.report(results, rows, out)
             if curve.has_curves(rows):
@@ -238,10 +275,10 @@ def report(
         return parts.report(results, rows, by, format)
 
 
-def _only_of(kind: str, whose: str, **settings: str) -> None:
+def _only_of(kind: str, *whose: str, **settings: str) -> None:
     for key, value in settings.items():
-        if value and kind != whose:
-            raise UserError(f"{key}={value} is of `report {whose}`", "leave it out")
+        if value and kind not in whose:
+            raise UserError(f"{key}={value} is of `report {' or '.join(whose)}`", "leave it out")
 
 
 def import_files(folder: str, *, workspace: str, question_path: str, baseline: str) -> int:

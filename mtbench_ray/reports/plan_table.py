@@ -46,6 +46,8 @@ def print_plan(
         f"\ntokens are estimates; an answer that is not there yet counts {ANSWER_TOKENS} tokens."
         "\nminutes follow from the judge's limits alone. Nothing has been started or spent."
     )
+    if select := jobs[0].config.select:
+        print(f"judge calls are those without select={select}, which stops once it is decided.")
     remarks = [
         f"{label(job.answers.model)} cannot be run: {job.error}"
         if job.error
@@ -62,7 +64,7 @@ def print_plan(
 def _memory(job: Job) -> str:
     """What an engine needs of its cards; empty where it has none, or where it is unknown."""
     model, engine = job.config.model, job.config.engine
-    if job.error or engine.kind != "vllm" or not job.questions:
+    if job.error or engine.kind != "vllm" or not job.questions or job.config.stage == "judge":
         return ""
     folder = locate(model).folder
     config = read_json(folder / "config.json")

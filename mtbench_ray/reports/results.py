@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cached_property
 
 from mtbench_ray.benchmarks import get_benchmark, grader_of
 from mtbench_ray.errors import UserError, unknown_name
@@ -12,6 +13,7 @@ from mtbench_ray.fastchat import imported_outcomes
 from mtbench_ray.judges.base import Column, EvaluationView, Grader, Item, ScoreOptions
 from mtbench_ray.planning.evaluations import against, apart
 from mtbench_ray.planning.plan import outcomes, view_of
+from mtbench_ray.planning.races import RaceRecord, decided_by, races_of
 from mtbench_ray.schema import (
     ANSWERS_ONLY,
     AnswerSet,
@@ -75,6 +77,11 @@ class Results:
         self._outcomes: dict[str, list[Outcome]] = {}
         self._scores: dict[tuple[str, int], list[Score]] = {}
 
+    @cached_property
+    def races(self) -> Mapping[str, RaceRecord]:
+        """Decided races by the ids of their evaluations."""
+        return races_of(self.workspace)
+
     def only(self, categories: Collection[str]) -> Results:
         """The same with the verdicts of some categories alone; empty for all."""
         if not categories:
@@ -120,7 +127,8 @@ class Results:
     def _find(self, row: Evaluation) -> list[Outcome]:
         if row.source == "import":
             return imported_outcomes(self.workspace, row, self.options.parity)
-        found = outcomes(self.view(row), self.workspace.verdicts)
+        decided = decided_by(self.races, row.evaluation_id)
+        found = outcomes(self.view(row), self.workspace.verdicts, decided=decided)
         if row.error or row.opponent_error:
             found = [
                 Outcome(item.slot, None, "model_failed") if item.reason == "missing" else item

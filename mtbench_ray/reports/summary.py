@@ -12,6 +12,8 @@ from typing import Any
 
 from mtbench_ray.fastchat.counting import concerns
 from mtbench_ray.judges.base import Column, Grader
+from mtbench_ray.judges.outcomes import NOT_NEEDED
+from mtbench_ray.judges.race import said
 from mtbench_ray.planning.evaluations import against, answer_settings, distinguishing_settings
 from mtbench_ray.reports.answer_figures import answer_figures
 from mtbench_ray.reports.filters import Filter
@@ -96,7 +98,7 @@ def summarise(
         "mode": mode,
         "parity": results.options.parity,
         "files": dict(first.files) if first else {},
-        "notes": [*_notes(records, rows), *_mixed(rows)],
+        "notes": [*_notes(records, rows), *_mixed(rows), *_raced(results, rows)],
         "complete": bool(found) and all(result["complete"] for result in found),
         "results": found,
     }
@@ -168,6 +170,23 @@ def _mixed(rows: Sequence[Evaluation]) -> list[str]:
     return notes
 
 
+def _raced(results: Results, rows: Sequence[Evaluation]) -> list[str]:
+    """What came of races, and what their early end makes of the figures of a table."""
+    found = {
+        canonical(race["evaluations"]): race
+        for row in rows
+        if (race := results.races.get(row.evaluation_id)) is not None
+    }
+    notes = [said(race) for race in found.values()]
+    if notes:
+        notes.append(
+            "the averages of a race are over what was judged of each model, and their intervals are"
+            " not made for an early end: `report compare` has anytime-valid ones of the differences"
+            " over all questions; the same line without select= judges the rest"
+        )
+    return notes
+
+
 def _alone(results: Results, row: Evaluation, events: Sequence[EngineEvent]) -> dict[str, Any]:
     """The result of an evaluation that compares its model with no other."""
     answers = answer_figures(results.workspace, row, events)
@@ -183,7 +202,8 @@ def _alone(results: Results, row: Evaluation, events: Sequence[EngineEvent]) -> 
                 else score_json(places.get(column.place))
             )
         total = places.get(grader.headline.place)
-        complete = total is not None and 0 < total.planned == total.scored
+        needed = total.planned - not_needed(total) if total else 0
+        complete = total is not None and 0 < needed == total.scored
     result |= {
         "truncated": answers.pop("truncated"),
         "output_tokens_per_s": answers.pop("output_tokens_per_s"),
@@ -214,6 +234,7 @@ def score_json(score: Score | None) -> dict[str, Any]:
     """A score with its coverage; null mean where nothing was scored.
 
     ``ci_method`` says how the interval was made, or after ``none: `` why there is none.
+    ``not_needed``, where a race was decided: verdicts that are neither scored nor failed.
     """
     if score is None:
         return {"mean": None, "ci_low": None, "ci_high": None, "ci_method": "", "planned": 0,
@@ -225,8 +246,13 @@ def score_json(score: Score | None) -> dict[str, Any]:
         "ci_method": score.method,
         "planned": score.planned,
         "scored": score.scored,
-        "failed": json.loads(score.failed),
-    }
+        "failed": {name: n for name, n in json.loads(score.failed).items() if name != NOT_NEEDED},
+    } | ({NOT_NEEDED: spared} if (spared := not_needed(score)) else {})
+
+
+def not_needed(score: Score) -> int:
+    """Verdicts of a score that were not judged because its race was decided."""
+    return int(json.loads(score.failed).get(NOT_NEEDED, 0))
 
 
 def _compared(results: Results, row: Evaluation) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.judges.base import Column, Grader
+from mtbench_ray.judges.outcomes import NOT_NEEDED
 from mtbench_ray.planning.evaluations import named
 from mtbench_ray.reports import spread
 from mtbench_ray.reports.formats import to_csv, to_latex
@@ -298,9 +299,14 @@ def no_interval_note(scores: Iterable[Mapping[str, Any]]) -> str:
 
 
 def reasons(failed: dict[str, int]) -> str:
-    """Failure counts by kind of reason, or 0; what stands after a colon is told below a table."""
+    """Failure counts by kind of reason, or 0; what stands after a colon is told below a table.
+
+    What was not needed did not fail; the coverage shows it.
+    """
     kinds: Counter[str] = Counter()
     for reason, count in failed.items():
+        if reason == NOT_NEEDED:
+            continue
         kinds[reason.partition(":")[0]] += count
     return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "0"
 

@@ -169,6 +169,11 @@ class Judges:
         self._last_call = True
         for judge in self._judges:
             judge.stage.close_when_idle()
+        self.start_rest()
+
+    def start_rest(self) -> None:
+        """No more answers will come: servers that had to wait start now."""
+        for judge in self._judges:
             if judge.server is None and judge.config.kind == "local" and judge.pending:
                 self._start_server(judge, beside_engines=False)
 

@@ -18,6 +18,7 @@ from mtbench_ray.planning.jobs import prepare
 from mtbench_ray.planning.run_evaluations import evaluations
 from mtbench_ray.planning.settings_diff import describe_changes
 from mtbench_ray.run.progress import report_while_long
+from mtbench_ray.run.racing import races
 from mtbench_ray.run.session import Session
 from mtbench_ray.run.signals import Interrupts
 from mtbench_ray.system.debugging import debugging
@@ -84,6 +85,7 @@ def _run_jobs(
             jobs = prepare(configs, workspace)
         wanted = evaluations(jobs, workspace)
         rows = wanted.rows
+        races(first, rows)
         changes = [] if first.fresh else describe_changes(jobs, workspace)
         if not first.quiet:
             print(*changes, sep="\n", end="\n" * bool(changes), file=sys.stderr)
@@ -117,7 +119,8 @@ def _run_jobs(
 
 
 _SHARED = (
-    "workspace", "stage", "parity", "budget_usd", "fresh", "quiet", "show", "engine.kind",
+    "workspace", "stage", "parity", "budget_usd", "fresh", "quiet", "show", "select", "gate",
+    "select_seed", "engine.kind",
     "engine.replicas", "engine.tensor_parallel", "engine.pipeline_parallel",
 )  # fmt: skip
 """Settings of the whole run: its one stream, its one table and its one budget."""

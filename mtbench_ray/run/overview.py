@@ -31,7 +31,8 @@ def overview(jobs: Sequence[Job], *, turns: int, verdicts: int, gpus: int | None
         "judge": _several(map(_judge, jobs)),
         "thinking": _several(job.config.model.thinking for job in jobs),
         "workspace": str(Path(config.workspace).expanduser().absolute()),
-        "pending": f"{turns} turns to answer, {verdicts} {_verdicts(jobs)}",
+        "pending": f"{turns} turns to answer, {verdicts} {_verdicts(jobs)}"
+        + f" at most (select={config.select})" * bool(config.select),
     }
     width = max(map(len, lines))
     return [f"{name:<{width}}  {label(text)}" for name, text in lines.items()]

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -139,6 +139,10 @@ class Progress:
         self._failed += row.value is None
         self._done(self._standings.judgment(row))
         self.tick()
+
+    def not_needed(self, verdicts: Mapping[int, Collection[str]]) -> None:
+        """These verdicts of evaluations (by index on the board) will not be judged."""
+        self._done(self._standings.not_needed(verdicts))
 
     def engine(self, event: EngineEvent) -> None:
         """Say what an engine did; of many starts that went well only some."""

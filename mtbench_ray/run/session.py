@@ -46,9 +46,10 @@ from mtbench_ray.run.judge_pool import Judges, ServerNews
 from mtbench_ray.run.overview import overview
 from mtbench_ray.run.pending_work import pending_work
 from mtbench_ray.run.progress import Progress, report_while_long
+from mtbench_ray.run.racing import Races
 from mtbench_ray.run.ray_runtime import RayRuntime
 from mtbench_ray.run.signals import Interrupts
-from mtbench_ray.schema import EngineEvent, Evaluation, Judgment, Request, Turn
+from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Request, Turn
 from mtbench_ray.system.redact import hidden
 from mtbench_ray.system.threads import ThreadEnded, listen, start_thread
 from mtbench_ray.workspace.run_record import RunRecord
@@ -110,6 +111,7 @@ class Session:
                 # The stored settings are without what the calls may need: secrets.
                 self.views.append(dataclasses.replace(view, judge=judges[row.judge_settings]))
         self.board = Board(self.views, self.workspace.verdicts)
+        self.races = Races(self.config, self.board)
         self._cluster = self.config.cluster
         self._ray = RayRuntime(
             self._cluster, self.interrupts, lambda a: self._events.put(_HeadLost(a))
@@ -132,8 +134,11 @@ class Session:
             UserError: The disk is full, the cluster too small and the like; rows so far are kept.
         """
         work = pending_work(self.jobs, self.workspace.turns) if self.config.stage != "judge" else []
-        requests = self.board.update().requests
+        requests = self.races.admit(self.board.update().requests)
         if not work and not requests:
+            requests = self.races.answers_ended()
+        if not work and not requests:
+            self.record.races = self.races.records()
             self.nothing_pending = True
             return EXIT_OK
         for known in self.workspace.run_records():
@@ -191,7 +196,7 @@ class Session:
         turns = sum(
             len(unit.question.turns) - len(unit.done) for item in work for unit in item.units
         )
-        verdicts = len(requests) + (len(self.board.unnamed) if work else 0)
+        verdicts = len(requests) + self.races.held + (len(self.board.unnamed) if work else 0)
         for line in overview(self.jobs, turns=turns, verdicts=verdicts, gpus=self._ray.gpus):
             self.progress.said.append(line)
             print(line, file=sys.stderr)
@@ -218,6 +223,10 @@ class Session:
             self._fail(given_up)
             if work:
                 self._note(f"{sum(len(item.units) for item in work)} conversations will be retried")
+        if self.races.all and not self._stopping:
+            self._submit(self.races.answers_ended())
+            self.judges.start_rest()
+            self._pump(lambda: self.judges.busy)
         if not self._stopping:
             self.judges.last_call()
             self._pump(lambda: self.judges.busy)
@@ -265,6 +274,7 @@ class Session:
                 started=row.started, judged=row.created, status=row.status,
             )  # fmt: skip
             self.progress.judgment(row)
+            self._submit(self.races.judged(row))
         elif isinstance(event, EngineEvent) and event.kind == "beat":
             self.progress.beat(event)
         elif isinstance(event, EngineEvent):
@@ -307,10 +317,19 @@ class Session:
         self.timeline.add("turn", answer=row.answer_id, turn=row.turn, generated=row.created,
                           status=row.status)  # fmt: skip
         self._note_service(row)
+        self.races.turn(row, row.status in ANSWERED)
         update = self.board.update([row.answer_id])
         self.progress.turn(row, update.named)
-        for index, request in update.requests:
+        self._submit(self.races.admit(update.requests))
+
+    def _submit(self, requests: Sequence[tuple[int, Request]]) -> None:
+        """Have the judges judge what may be judged now, and say which races are decided."""
+        for index, request in requests:
             self.judges.submit(index, request)
+        if lines := self.races.decided():
+            self.progress.not_needed(self.races.not_needed())
+            for line in lines:
+                self._note(line)
 
     def _note_service(self, row: Turn) -> None:
         """What an endpoint's row says of the service: other parameters, another model."""
@@ -399,6 +418,7 @@ class Session:
             self.record.rates |= rates
             while not self._events.empty():
                 self._handle(self._events.get())
+            self.record.races = self.races.records()
             self.judges.announce()
             self.record.notes += self.judges.notes
             # A pod's or a job's own log may be gone with it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mtbench_ray.judges.base import ScoreOptions
@@ -129,6 +129,17 @@ class Standings:
             model.verdicts.discard(row.judgment_id)
         return self._look(waiting)
 
+    def not_needed(self, verdicts: Mapping[int, Collection[str]]) -> list[tuple[Evaluation, str]]:
+        """These verdicts, by index of their evaluation, will not come; returns as :meth:`turn`."""
+        models = []
+        for index, ids in verdicts.items():
+            model = self._by_view[index]
+            gone = model.verdicts & set(ids)
+            model.verdicts -= gone
+            self.verdicts[model.row.judge].wanted -= len(gone)
+            models.append(model)
+        return self._look(models)
+
     def _expect(self, model: _Model) -> dict[TurnKey, bool]:
         """Note what a model waits for; returns its turns, and whether each is there."""
         row = model.row
@@ -212,7 +223,8 @@ class Standings:
         )
         if score is None:
             return "nothing to score"
-        failed = f" ({reasons(json.loads(score.failed))})" if score.scored < score.planned else ""
+        missing = reasons(json.loads(score.failed))
+        failed = f" ({missing})" if missing != "0" else ""
         return (
             f"{headline.header} {number(score.mean, headline.digits):>5}"
             f"  {score.scored}/{score.planned} {view.grader.scored}{failed}"

@@ -42,6 +42,8 @@ class RunRecord:
         rates: Requests a minute learned of services that state none, by address, hash of the key,
             and model; the next run begins there.
         learned: What was found out about services (parameters refused and the like).
+        races: What came of ``select=``: who raced, over which questions, whether it is decided,
+            and the anytime-valid intervals; see ``run/racing.py``.
         counts: Numbers of the run (rows, calls, tokens, dollars, seconds).
     """
 
@@ -64,6 +66,7 @@ class RunRecord:
     learned: dict[str, Any] = field(default_factory=dict)
     rates: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    races: list[dict[str, Any]] = field(default_factory=list)
     counts: dict[str, Any] = field(default_factory=dict)
     exit_code: int | None = None
     schema: int = 1

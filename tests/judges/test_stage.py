@@ -245,6 +245,11 @@ def test_a_constrained_rating_is_on_the_scale(scale, inside, outside):
             assert bool(pattern.fullmatch(f"Fine. Rating: [[{number}]]")) == there
 
 
+@pytest.mark.parametrize("opener", ["```", "~~~", "`", "<!--", "<code>"])
+def test_a_constrained_explanation_opens_no_code_and_no_comment(opener):
+    assert not re.fullmatch(verdict_pattern("single"), f"Fine {opener} Rating: [[7]]")
+
+
 @given(st.from_regex(verdict_pattern("single"), fullmatch=True))
 def test_every_constrained_reply_has_a_rating(text):
     assert parse_rating(text, "stop").value is not None

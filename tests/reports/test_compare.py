@@ -154,7 +154,7 @@ def test_the_exit_code_of_a_gate(made, capsys):
     assert main([*line, "gate=-1"]) == 2
     assert main(["report", "compare", "*", "gate=1", f"workspace={made}"]) == 2
     assert main(["report", "curve", "gate=1", f"workspace={made}"]) == 2
-    assert "gate=1 is of `report compare`" in capsys.readouterr().err
+    assert "gate=1 is of `report compare or best`" in capsys.readouterr().err
 
 
 @pytest.mark.runs

@@ -265,7 +265,7 @@ def test_an_unknown_metric_lists_those_there_are(cli):
         assert cli(verb, *models, "metric=turn_one", "mode=single") == 2
         assert "unknown metric 'turn_one'; there are: average, first_turn, second_turn" in cli.err
     assert cli("metric=first_turn") == 2
-    assert "metric=first_turn is of `report compare` and `judges`" in cli.err
+    assert "metric=first_turn is of `report compare or judges`" in cli.err
 
 
 def test_judges_of_one_turn_are_compared_as_duckdb_does(cli):

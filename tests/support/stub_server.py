@@ -69,6 +69,7 @@ class Script:
         context: Tokens (4 characters each) of prompt and reply.
         thinking: How the judge thinks: ``field``, ``tags`` or not at all.
         text: All that the judge says, instead of words and a rating.
+        worth: The rating is the number after the last "worth" in the prompt.
         served: Models that answer, one after the other; the last one for all further calls.
         root: Folder behind the one model of the list of models.
         capacity: Calls worked on at once; the others wait. 0 is no limit.
@@ -93,6 +94,7 @@ class Script:
     context: int = 0
     thinking: str = ""
     text: str = ""
+    worth: bool = False
     served: tuple[str, ...] = ("stub",)
     root: str = ""
     capacity: int = 0
@@ -280,6 +282,8 @@ class StubServer:
             text = f"{' '.join(words[:12])}. {verdict or f'Rating: [[{1 + number % 10}]]'}"
         else:
             text = prompt if script.kind == "echo" else " ".join(words)
+        if script.worth:
+            text = f"Rating: [[{prompt.rpartition('worth ')[2].split('.')[0]}]]"
         text = script.text or text
         reasoning = "let me see" if script.thinking == "field" else None
         if script.thinking == "tags":
