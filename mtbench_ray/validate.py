@@ -118,6 +118,16 @@ def validate(config: RunConfig) -> RunConfig:
         judge = _one_spelling(judge)
     if engine.kind == "openai":
         engine = _one_spelling(engine)
+    if judge.batch and judge.kind == "local":
+        raise UserError(
+            "judge.batch=true is for a service with a batch API, and judge=local is none",
+            "leave out judge.batch",
+        )
+    if judge.batch_price < 0 or (judge.batch_wait_s is not None and judge.batch_wait_s < 0):
+        raise UserError(
+            "judge.batch_price and judge.batch_wait_s are 0 or more",
+            "write judge.batch_price=0.5 judge.batch_wait_s=600",
+        )
     if judge.constrain is None:
         judge = dataclasses.replace(judge, constrain=judge.demo)
     return dataclasses.replace(config, mode=grader.name, judge=judge, engine=engine)

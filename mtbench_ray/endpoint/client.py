@@ -58,6 +58,8 @@ class EndpointClient:
         label: Begins messages: ``judge gpt-4o``.
         base_urls: Several replicas of the same model, which the run started itself, instead of
             ``config.base_url``.
+        transport: Instead of single HTTP requests: batches. No call is the first one then, and
+            what limits them is not ours.
 
     Raises:
         UserError: The address, or a proxy that the environment names, cannot be used.
@@ -72,6 +74,7 @@ class EndpointClient:
         limiter: RateLimiter,
         label: str = "endpoint",
         base_urls: Sequence[str] | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.config = config
         self.label = label
@@ -83,12 +86,14 @@ class EndpointClient:
         self._retries = RetryPolicy(
             config, stop=self._stop, before_retry=self._before_retry, sleep=self.sleep
         )
-        self._transport = Transport(config, key, base_urls)
+        self._transport = transport or Transport(config, key, base_urls)
         self._closing = False
         self._probing = False
         self._settled = asyncio.Event()
+        if transport is not None:
+            self._settled.set()
         self._ended = asyncio.Event()
-        paid = isinstance(config, JudgeConfig) and config.kind == "openai"
+        paid = isinstance(config, JudgeConfig) and config.kind == "openai" and transport is None
         self._first_calls = asyncio.Semaphore(_FIRST_CALLS) if paid else None
         self._models: asyncio.Task[None] | None = None
         self._served: dict[str, ServedModel] = {}
@@ -137,6 +142,7 @@ class EndpointClient:
         temperature: float | None = None,
         extra: Mapping[str, Any] | None = None,
         again: Callable[[], bool] = lambda: True,
+        name: str = "",
     ) -> Completion:
         """One completion, tried again where that can help.
 
@@ -144,6 +150,7 @@ class EndpointClient:
             max_tokens: Limit on new tokens; 0 leaves it to the service.
             extra: Further fields of the request; ``config.extra_body`` goes on top of them.
             again: Asked before a try that follows one which may be billed; False ends the call.
+            name: Of what is asked, see :meth:`Transport.send`.
 
         Raises:
             EndpointStopped: No call to this endpoint can succeed any more.
@@ -156,6 +163,7 @@ class EndpointClient:
             extra or {},
             prompt_tokens(messages),
             again,
+            name,
         )
         if self._models is None:
             self._models = asyncio.create_task(self._ask_models())
@@ -214,7 +222,7 @@ class EndpointClient:
             call.fields = self._write(call)
             call.started, begin = time.time(), time.monotonic()
             try:
-                reply = await self._transport.send(call.fields)
+                reply = await self._transport.send(call.fields, call.name)
             except Fault as fault:
                 if fault.reason == "timeout":
                     self._limiter.slots.timed_out(begin, self.config.timeout_s)

@@ -67,6 +67,7 @@ class Call:
     extra: Mapping[str, Any]
     prompt_tokens: int
     again: Callable[[], bool]
+    name: str = ""
     attempts: int = 0
     faults: int = 0
     timeouts: int = 0

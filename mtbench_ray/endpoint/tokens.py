@@ -33,4 +33,5 @@ def cost(judge: JudgeConfig, prompt_tokens: int, output_tokens: int) -> float | 
     """Dollars for so many tokens, None where a price is unknown."""
     if judge.price_prompt is None or judge.price_completion is None:
         return None
-    return (prompt_tokens * judge.price_prompt + output_tokens * judge.price_completion) / 1e6
+    whole = (prompt_tokens * judge.price_prompt + output_tokens * judge.price_completion) / 1e6
+    return whole * judge.batch_price if judge.batch else whole

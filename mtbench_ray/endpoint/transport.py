@@ -128,11 +128,12 @@ class Transport:
         """Requests sent and not yet answered."""
         return sum(replica.in_flight for replica in self._replicas)
 
-    async def send(self, fields: Mapping[str, Any]) -> Reply:
+    async def send(self, fields: Mapping[str, Any], name: str = "") -> Reply:
         """One request.
 
         Args:
             fields: The body; ``model`` and ``messages`` among them.
+            name: Of what is asked, for a transport that has to find its reply again.
 
         Raises:
             Fault: There is no reply. Not chained: the library's exceptions hold the headers sent.

@@ -119,8 +119,8 @@ class Asker:
             try:
                 done = await self._call(shown, cap, temperature, extra)
             except (EndpointStopped, BudgetSpent, Closing):
-                if last is None:
-                    raise
+                if last is None or self.judge.batch:
+                    raise  # the next run is handed what batches have replied
                 return last  # a paid reply, even an unreadable one, is on record
             total.add(done)
             if done.status == "context_overflow" and last and last.status != done.status:
@@ -146,6 +146,8 @@ class Asker:
                 try:
                     await self._client.sleep(self._backoff_s(flakes))
                 except (EndpointStopped, Closing):
+                    if self.judge.batch:
+                        raise
                     return last
                 flakes += 1
             elif not _is_broken(done) and retries < self.judge.parse_retries:
@@ -234,6 +236,7 @@ class Asker:
                 temperature=temperature,
                 extra=extra,
                 again=lambda: self.budget is None or self.budget.again(reserved),
+                name=request.judgment_id,
             )
             if not done.billed:
                 paid = cost(self.judge, done.prompt_tokens, done.output_tokens) or 0.0
@@ -251,7 +254,8 @@ class Asker:
             return 0.0
         amount = cost(self.judge, tokens, cap) or 0.0
         while (fits := self.budget.reserve(amount)) is None:
-            await asyncio.sleep(0.05)
+            # The calls of a batch are settled together, hours later, and there may be thousands.
+            await asyncio.sleep(2.0 if self.judge.batch else 0.05)
         if not fits:
             raise BudgetSpent
         return amount

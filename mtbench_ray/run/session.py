@@ -51,6 +51,7 @@ from mtbench_ray.run.signals import Interrupts
 from mtbench_ray.schema import EngineEvent, Evaluation, Judgment, Request, Turn
 from mtbench_ray.system.redact import hidden
 from mtbench_ray.system.threads import ThreadEnded, listen, start_thread
+from mtbench_ray.workspace.batch_ledger import BatchLedger
 from mtbench_ray.workspace.run_record import RunRecord
 from mtbench_ray.workspace.workspace import Workspace
 
@@ -120,6 +121,9 @@ class Session:
             self.command,
         )
         self.record.notes += [note for job in self.jobs for note in job.notes]
+        self._batches = BatchLedger(
+            self.workspace.root, self.workspace.verdicts, self.workspace.write_text
+        )
         self._served.known(
             (f"engine {turn.model}", turn.served_model, turn.system_fingerprint)
             for turn in self.workspace.turns.values()
@@ -136,6 +140,7 @@ class Session:
         if not work and not requests:
             self.nothing_pending = True
             return EXIT_OK
+        self._check_batches(requests)
         for known in self.workspace.run_records():
             remember_rates(known.rates)
         self.workspace.save_run(self.record)
@@ -155,6 +160,7 @@ class Session:
             log_dir=str((self.workspace.root / "runs" / self.record.run_id).resolve()),
             post=self._events.put,
             tell=self.progress.message,
+            batches=self._batches,
         )
         try:
             # Without a cluster to join, processes of one machine share their limits through a file.
@@ -184,6 +190,25 @@ class Session:
         if self._failure is not None:
             raise self._failure
         return EXIT_OK
+
+    def _check_batches(self, requests: Sequence[tuple[int, Request]]) -> None:
+        """See that no call which an earlier run has sent in a batch is made a second time.
+
+        Raises:
+            UserError: This run would.
+        """
+        sent = [
+            batch.text()
+            for index, request in requests
+            if not self.views[index].judge.batch
+            and (batch := self._batches.unused(request.judgment_id))
+        ]
+        if sent:
+            raise UserError(
+                f"{len(sent)} of the pending judge calls are in batches of an earlier run"
+                f" ({', '.join(dict.fromkeys(sent))}), and would be paid twice",
+                "collect them first: the same command with judge.batch=true",
+            )
 
     def _introduce(self, work: list[Work], requests: list[tuple[int, Request]]) -> None:
         if self.config.quiet:
@@ -405,4 +430,5 @@ class Session:
             self.workspace.write_text(self._logs / "console.log", "\n".join(self.progress.said))
         finally:
             self._ray.end()
+            self._batches.close()
             self.timeline.close()

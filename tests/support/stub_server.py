@@ -166,6 +166,7 @@ class StubServer:
         app.router.add_get("/stats", self._stats)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._models)
+        self.add_routes(app)
         self._runner = web.AppRunner(
             app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True
         )
@@ -173,6 +174,9 @@ class StubServer:
         site = web.TCPSite(self._runner, self._host, self.port, backlog=1024)
         await site.start()
         self.port = self._runner.addresses[0][1]
+
+    def add_routes(self, app: web.Application) -> None:
+        """Further endpoints, of a subclass."""
 
     def stats(self) -> dict[str, Any]:
         seen = self.seen
@@ -268,6 +272,22 @@ class StubServer:
         return f"400;body={script.window_says.format(**says)}" if script.window_says else "context"
 
     async def _reply(self, body: dict[str, Any], prompt: str, digest: str) -> web.Response:
+        data, output = self.written(body, prompt, digest)
+        script = self.script
+        wait = script.latency + (output / script.tokens_per_s if script.tokens_per_s else 0)
+        async with self._working:
+            if wait:
+                await asyncio.sleep(wait)
+        number = sum(self.seen.good.values())
+        self.seen.good[digest] += 1
+        headers = {}
+        if script.limit_headers:
+            headers["x-ratelimit-limit-requests"] = f"{self._permitted():.0f}"
+        data["model"] = script.served[: number + 1][-1]
+        return web.json_response(data, headers=headers)
+
+    def written(self, body: dict[str, Any], prompt: str, digest: str) -> tuple[dict[str, Any], int]:
+        """The reply to a request, and its tokens."""
         script, number = self.script, int(digest[:8], 16)
         cap = body.get("max_tokens") or body.get("max_completion_tokens") or 10_000
         # Lengths like MT-bench's answers: 330 tokens in the median, some over a thousand.
@@ -287,18 +307,7 @@ class StubServer:
         pieces = text.split(" ")
         finish = "length" if len(pieces) > cap else "stop"
         text, output = " ".join(pieces[:cap]), min(len(pieces), cap)
-        wait = script.latency + (output / script.tokens_per_s if script.tokens_per_s else 0)
-        async with self._working:
-            if wait:
-                await asyncio.sleep(wait)
-        number = sum(self.seen.good.values())
-        self.seen.good[digest] += 1
-        data = completion(text, finish, len(prompt) // 4, output, reasoning)
-        headers = {}
-        if script.limit_headers:
-            headers["x-ratelimit-limit-requests"] = f"{self._permitted():.0f}"
-        data["model"] = script.served[: number + 1][-1]
-        return web.json_response(data, headers=headers)
+        return completion(text, finish, len(prompt) // 4, output, reasoning), output
 
     async def _misbehave(
         self, fault: str, request: web.Request, body: dict[str, Any], digest: str
