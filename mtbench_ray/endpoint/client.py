@@ -36,6 +36,8 @@ _PROBE_S = 1.0
 refusal comes at once; a good reply may take long, and the others do not wait for it."""
 _FIRST_CALLS = 8
 """So many calls of a paid judge are in flight until the first reply could be read."""
+_REFUSED_S = 20.0
+"""After so long without any call through it is said that an account may be empty."""
 _MODELS_S = 3.0
 """The list of models is waited for so long; no row waits for it later."""
 _DEFAULT_CAP = 1024
@@ -333,7 +335,14 @@ class EndpointClient:
         if fault.limited:
             self._limiter.refused(call.latency_s)
         if fault.limited or fault.wait is not None:
-            self._limiter.pause(fault.wait or backoff_s, answered)
+            self._limiter.pause(self._retries.pause_s(fault, backoff_s), answered)
+            if fault.limited and self._retries.refused_s > _REFUSED_S:
+                self._warn(
+                    "refused",
+                    f"no call got through for {self._retries.refused_s:.0f} s ({answered}). Is the "
+                    "account's quota used up, or does somebody else use the key? Trying on until "
+                    f"max_retry_after_s={self.config.max_retry_after_s:g} s have passed",
+                )
         else:
             # The first of each kind is shown, so that a wrong address is no silent hang.
             tries = f"trying again, at most {self.config.max_retries} times"
