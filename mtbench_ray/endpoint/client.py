@@ -40,6 +40,8 @@ _REFUSED_S = 20.0
 """After so long without any call through it is said that an account may be empty."""
 _MODELS_S = 3.0
 """The list of models is waited for so long; no row waits for it later."""
+_TIMED_OUT = (408, 504, 524)
+"""What gateways answer when what is behind them takes too long."""
 _DEFAULT_CAP = 1024
 """Expected of a call without a cap of ours, for limits on tokens."""
 T = TypeVar("T")
@@ -226,8 +228,10 @@ class EndpointClient:
             try:
                 reply = await self._transport.send(call.fields, call.name)
             except Fault as fault:
-                if fault.reason == "timeout":
-                    self._limiter.slots.timed_out(begin, self.config.timeout_s)
+                if fault.reason == "timeout" or fault.code in _TIMED_OUT:
+                    # A gateway gives up before we do.
+                    longest = min(self.config.timeout_s, time.monotonic() - begin)
+                    self._limiter.slots.timed_out(begin, longest)
                 if fault.stop and not self._retries.is_of_prompt(fault):
                     self._stop(fault.stop, fault)
                 raise

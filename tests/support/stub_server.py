@@ -72,6 +72,7 @@ class Script:
         served: Models that answer, one after the other; the last one for all further calls.
         root: Folder behind the one model of the list of models.
         capacity: Calls worked on at once; the others wait. 0 is no limit.
+        gateway_s: A call that is not worked on after so long is answered with 504. 0: it waits.
         window_says: How a request above ``context`` is refused, with {window}, {prompt}, {cap}.
     """
 
@@ -96,6 +97,7 @@ class Script:
     served: tuple[str, ...] = ("stub",)
     root: str = ""
     capacity: int = 0
+    gateway_s: float = 0.0
     window_says: str = ""
 
 
@@ -275,9 +277,16 @@ class StubServer:
         data, output = self.written(body, prompt, digest)
         script = self.script
         wait = script.latency + (output / script.tokens_per_s if script.tokens_per_s else 0)
-        async with self._working:
+        try:
+            await asyncio.wait_for(self._working.acquire(), script.gateway_s or None)
+        except TimeoutError:
+            self.seen.faults["gateway"] += 1
+            return web.json_response({"error": {"message": "upstream timed out"}}, status=504)
+        try:
             if wait:
                 await asyncio.sleep(wait)
+        finally:
+            self._working.release()
         number = sum(self.seen.good.values())
         self.seen.good[digest] += 1
         headers = {}
