@@ -224,6 +224,9 @@ class JudgeConfig(EndpointConfig):
     address, unknown where it does not."""
     price_completion: float | None = None
     """Dollars per million completion tokens."""
+    price_cached: float | None = None
+    """Dollars per million prompt tokens that the service had cached; null: as listed where the
+    other prices are, else as others."""
     batch: bool = False
     """Send the calls through the service's batch API: cheaper, and replies within a day. They
     leave once the last answer is there; a run may end before the replies come, and the same

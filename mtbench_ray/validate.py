@@ -102,7 +102,11 @@ def validate(config: RunConfig) -> RunConfig:
             listed_prices(judge.base_url, judge.model) if judge.price_completion is None else None
         )
         if found is not None:
-            judge = dataclasses.replace(judge, price_prompt=found[0], price_completion=found[1])
+            prompt, completion, cached = found
+            cached = cached if judge.price_cached is None else judge.price_cached
+            judge = dataclasses.replace(
+                judge, price_prompt=prompt, price_completion=completion, price_cached=cached
+            )
     if engine.kind == "openai" and not engine.base_url:
         raise UserError(
             "engine=openai needs to know its server", "engine.base_url=http://127.0.0.1:8000/v1"

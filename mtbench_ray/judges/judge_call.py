@@ -60,11 +60,13 @@ class _Total:
     attempts: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
 
     def add(self, done: Completion) -> None:
         self.attempts += done.attempts
         self.prompt_tokens += done.prompt_tokens
         self.output_tokens += done.output_tokens
+        self.cached_tokens += done.cached_tokens
 
 
 def is_ok(judgment: Judgment) -> bool:
@@ -239,7 +241,10 @@ class Asker:
                 name=request.judgment_id,
             )
             if not done.billed:
-                paid = cost(self.judge, done.prompt_tokens, done.output_tokens) or 0.0
+                paid = (
+                    cost(self.judge, done.prompt_tokens, done.output_tokens, done.cached_tokens)
+                    or 0.0
+                )
         except (EndpointStopped, Closing):
             paid = 0.0
             raise
@@ -305,7 +310,10 @@ class Asker:
             attempts=total.attempts,
             prompt_tokens=total.prompt_tokens,
             output_tokens=total.output_tokens,
-            cost_usd=cost(self.judge, total.prompt_tokens, total.output_tokens),
+            cached_tokens=total.cached_tokens,
+            cost_usd=cost(
+                self.judge, total.prompt_tokens, total.output_tokens, total.cached_tokens
+            ),
             latency_s=done.latency_s,
             params=done.params,
             served_model=done.served_model,

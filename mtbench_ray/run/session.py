@@ -80,6 +80,10 @@ class _HeadLost:
     address: str
 
 
+def _prompt(request: Request) -> list[str]:
+    return [message.content for message in request.messages]
+
+
 @dataclass
 class Session:
     """The run of prepared jobs on an open workspace."""
@@ -174,7 +178,8 @@ class Session:
                     self._ray.start()
                 self._check_gpus(work)
             self._introduce(work, requests)
-            for index, request in requests:
+            # Prompts that begin alike one after the other: services keep what they have read.
+            for index, request in sorted(requests, key=lambda one: _prompt(one[1])):
                 self.judges.submit(index, request)
             with self.progress, listen(self._events.put):
                 with contextlib.suppress(CancelledError):  # the endpoints' loop ended: told below
