@@ -224,6 +224,21 @@ class JudgeConfig(EndpointConfig):
     address, unknown where it does not."""
     price_completion: float | None = None
     """Dollars per million completion tokens."""
+    price_cached: float | None = None
+    """Dollars per million prompt tokens that the service had cached; null: as listed where the
+    other prices are, else as others."""
+    batch: bool = False
+    """Send the calls through the service's batch API: cheaper, and replies within a day. They
+    leave once the last answer is there; a run may end before the replies come, and the same
+    command collects them later."""
+    batch_price: float = 0.5
+    """``judge.batch``: share of the price that a call in a batch costs."""
+    batch_wait_s: float | None = 600.0
+    """``judge.batch``: seconds that a run waits for batches once all calls are sent, before it ends
+    as incomplete; 0: send, look once and end; null: until all have ended."""
+    batch_cancel: bool = False
+    """``judge.batch``: Ctrl-C cancels the batches; without it they run on, and are collected by the
+    next run. What a cancelled batch has answered is paid, and collected too."""
     replicas: int = 1
     """``judge=local``: servers to start."""
     tensor_parallel: int = 1

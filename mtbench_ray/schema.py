@@ -197,6 +197,7 @@ class Judgment:
         error: The reason of a failure (``no_rating``, ``out_of_range``, ``timeout`` ...).
         attempts: Calls made for this row, 0 where nothing was sent.
         cost_usd: Price of all attempts, None where prices are unknown.
+        cached_tokens: Of the prompt tokens of all attempts, those that the service had cached.
         params: JSON of the parameters really sent; ``adjusted`` in it says what the service made us
             change.
         served_model: As in :class:`Turn`.
@@ -245,6 +246,7 @@ class Judgment:
     created: float = 0.0
     source: str = "run"
     run_id: str = ""
+    cached_tokens: int = 0
     schema: int = SCHEMA
 
 

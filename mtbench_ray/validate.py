@@ -105,7 +105,11 @@ def validate(config: RunConfig) -> RunConfig:
             listed_prices(judge.base_url, judge.model) if judge.price_completion is None else None
         )
         if found is not None:
-            judge = dataclasses.replace(judge, price_prompt=found[0], price_completion=found[1])
+            prompt, completion, cached = found
+            cached = cached if judge.price_cached is None else judge.price_cached
+            judge = dataclasses.replace(
+                judge, price_prompt=prompt, price_completion=completion, price_cached=cached
+            )
     if engine.kind == "openai" and not engine.base_url:
         raise UserError(
             "engine=openai needs to know its server", "engine.base_url=http://127.0.0.1:8000/v1"
@@ -121,6 +125,16 @@ def validate(config: RunConfig) -> RunConfig:
         judge = _one_spelling(judge)
     if engine.kind == "openai":
         engine = _one_spelling(engine)
+    if judge.batch and judge.kind == "local":
+        raise UserError(
+            "judge.batch=true is for a service with a batch API, and judge=local is none",
+            "leave out judge.batch",
+        )
+    if judge.batch_price < 0 or (judge.batch_wait_s is not None and judge.batch_wait_s < 0):
+        raise UserError(
+            "judge.batch_price and judge.batch_wait_s are 0 or more",
+            "write judge.batch_price=0.5 judge.batch_wait_s=600",
+        )
     if judge.constrain is None:
         judge = dataclasses.replace(judge, constrain=judge.demo)
     return dataclasses.replace(config, mode=grader.name, judge=judge, engine=engine)
@@ -189,6 +203,12 @@ def _check_select(config: RunConfig, against: str) -> None:
             f"select={config.select} is of answers that are judged one by one, and mode="
             f"{config.mode} compares them already",
             "leave out select= or mode=",
+        )
+    if config.judge.batch:
+        raise UserError(
+            f"select={config.select} waits for the verdicts of a few questions before it sends the"
+            " next, and judge.batch=true has them within a day",
+            "leave out select= or judge.batch",
         )
 
 

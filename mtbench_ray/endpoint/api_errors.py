@@ -80,6 +80,7 @@ class Fault(Exception):
         param: The request's field that the service itself names as the reason.
         size: What is too large, see :func:`~mtbench_ray.endpoint.sizes.size_kind`.
         limit: Requests a minute that the service says it permits, None where it does not say.
+        money: A refusal because of the rate speaks of quota or credit: perhaps none is left.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Fault(Exception):
         self.param = param
         self.size = size
         self.limit: float | None = None
+        self.money = False
 
     @property
     def text(self) -> str:
@@ -150,7 +152,9 @@ def http_fault(code: int, headers: Mapping[str, str], body: str, now: float) -> 
     if code == 404 or (code == 400 and _NO_MODEL.search(probe)):
         return Fault("not_found", text, stop="there is no such model or address", code=code)
     if code == 429:
-        return Fault("rate_limited", text, retry=True, wait=wait, limited=True, code=code)
+        fault = Fault("rate_limited", text, retry=True, wait=wait, limited=True, code=code)
+        fault.money = _MONEY.search(probe) is not None
+        return fault
     retry = code in (408, 409) or code >= 500
     return Fault(
         f"http_{code}", text, retry=retry, wait=wait, code=code, param=said.param, size=size

@@ -36,8 +36,12 @@ _PROBE_S = 1.0
 refusal comes at once; a good reply may take long, and the others do not wait for it."""
 _FIRST_CALLS = 8
 """So many calls of a paid judge are in flight until the first reply could be read."""
+_REFUSED_S = 20.0
+"""After so long without any call through it is said that an account may be empty."""
 _MODELS_S = 3.0
 """The list of models is waited for so long; no row waits for it later."""
+_TIMED_OUT = (408, 504, 524)
+"""What gateways answer when what is behind them takes too long."""
 _DEFAULT_CAP = 1024
 """Expected of a call without a cap of ours, for limits on tokens."""
 T = TypeVar("T")
@@ -58,6 +62,8 @@ class EndpointClient:
         label: Begins messages: ``judge gpt-4o``.
         base_urls: Several replicas of the same model, which the run started itself, instead of
             ``config.base_url``.
+        transport: Instead of single HTTP requests: batches. No call is the first one then, and
+            what limits them is not ours.
 
     Raises:
         UserError: The address, or a proxy that the environment names, cannot be used.
@@ -72,6 +78,7 @@ class EndpointClient:
         limiter: RateLimiter,
         label: str = "endpoint",
         base_urls: Sequence[str] | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.config = config
         self.label = label
@@ -83,12 +90,14 @@ class EndpointClient:
         self._retries = RetryPolicy(
             config, stop=self._stop, before_retry=self._before_retry, sleep=self.sleep
         )
-        self._transport = Transport(config, key, base_urls)
+        self._transport = transport or Transport(config, key, base_urls)
         self._closing = False
         self._probing = False
         self._settled = asyncio.Event()
+        if transport is not None:
+            self._settled.set()
         self._ended = asyncio.Event()
-        paid = isinstance(config, JudgeConfig) and config.kind == "openai"
+        paid = isinstance(config, JudgeConfig) and config.kind == "openai" and transport is None
         self._first_calls = asyncio.Semaphore(_FIRST_CALLS) if paid else None
         self._models: asyncio.Task[None] | None = None
         self._served: dict[str, ServedModel] = {}
@@ -137,6 +146,7 @@ class EndpointClient:
         temperature: float | None = None,
         extra: Mapping[str, Any] | None = None,
         again: Callable[[], bool] = lambda: True,
+        name: str = "",
     ) -> Completion:
         """One completion, tried again where that can help.
 
@@ -144,6 +154,7 @@ class EndpointClient:
             max_tokens: Limit on new tokens; 0 leaves it to the service.
             extra: Further fields of the request; ``config.extra_body`` goes on top of them.
             again: Asked before a try that follows one which may be billed; False ends the call.
+            name: Of what is asked, see :meth:`Transport.send`.
 
         Raises:
             EndpointStopped: No call to this endpoint can succeed any more.
@@ -156,6 +167,7 @@ class EndpointClient:
             extra or {},
             prompt_tokens(messages),
             again,
+            name,
         )
         if self._models is None:
             self._models = asyncio.create_task(self._ask_models())
@@ -214,10 +226,12 @@ class EndpointClient:
             call.fields = self._write(call)
             call.started, begin = time.time(), time.monotonic()
             try:
-                reply = await self._transport.send(call.fields)
+                reply = await self._transport.send(call.fields, call.name)
             except Fault as fault:
-                if fault.reason == "timeout":
-                    self._limiter.slots.timed_out(begin, self.config.timeout_s)
+                if fault.reason == "timeout" or fault.code in _TIMED_OUT:
+                    # A gateway gives up before we do.
+                    longest = min(self.config.timeout_s, time.monotonic() - begin)
+                    self._limiter.slots.timed_out(begin, longest)
                 if fault.stop and not self._retries.is_of_prompt(fault):
                     self._stop(fault.stop, fault)
                 raise
@@ -325,7 +339,14 @@ class EndpointClient:
         if fault.limited:
             self._limiter.refused(call.latency_s)
         if fault.limited or fault.wait is not None:
-            self._limiter.pause(fault.wait or backoff_s, answered)
+            self._limiter.pause(self._retries.pause_s(fault, backoff_s), answered)
+            if fault.limited and self._retries.refused_s > _REFUSED_S:
+                self._warn(
+                    "refused",
+                    f"no call got through for {self._retries.refused_s:.0f} s ({answered}). Is the "
+                    "account's quota used up, or does somebody else use the key? Trying on until "
+                    f"max_retry_after_s={self.config.max_retry_after_s:g} s have passed",
+                )
         else:
             # The first of each kind is shown, so that a wrong address is no silent hang.
             tries = f"trying again, at most {self.config.max_retries} times"

@@ -24,6 +24,7 @@ class Completion:
         status: ``ok``, ``truncated``, ``empty``, ``refused``, ``context_overflow`` or ``error``.
         prompt_tokens: As the service counted; estimated where it did not. 0 without a reply.
         output_tokens: The same, with hidden reasoning.
+        cached_tokens: Of the prompt's, those that the service had cached.
         attempts: Requests sent.
         latency_s: Seconds of the last request.
         started: Unix seconds at which the last request left.
@@ -55,6 +56,7 @@ class Completion:
     system_fingerprint: str = ""
     billed: bool = False
     logprobs: str = ""
+    cached_tokens: int = 0
 
 
 @dataclass
@@ -67,6 +69,7 @@ class Call:
     extra: Mapping[str, Any]
     prompt_tokens: int
     again: Callable[[], bool]
+    name: str = ""
     attempts: int = 0
     faults: int = 0
     timeouts: int = 0
@@ -118,10 +121,12 @@ class Call:
     def counted(self, done: Completion, reply: Reply) -> Completion:
         """A completion with a reply's text and token counts."""
         written = done.text + (done.reasoning or "")
+        prompt = _plausible(reply.prompt_tokens, self.prompt_tokens)
         return replace(
             done,
             finish_reason=reply.finish_reason,
-            prompt_tokens=_plausible(reply.prompt_tokens, self.prompt_tokens),
+            prompt_tokens=prompt,
+            cached_tokens=min(reply.cached_tokens, prompt),
             output_tokens=_plausible(reply.output_tokens, estimate_tokens(written)),
             system_fingerprint=reply.system_fingerprint,
             logprobs=reply.logprobs,

@@ -14,8 +14,8 @@ _TOKENS = 1000
 
 
 @lru_cache(maxsize=64)
-def listed_prices(base_url: str, model: str) -> tuple[float, float] | None:
-    """Dollars per million prompt and completion tokens of a model at an address.
+def listed_prices(base_url: str, model: str) -> tuple[float, float, float] | None:
+    """Dollars per million prompt, completion and cached prompt tokens of a model at an address.
 
     None where the list does not know the address or the model there: the same name elsewhere is
     another price.
@@ -25,9 +25,12 @@ def listed_prices(base_url: str, model: str) -> tuple[float, float] | None:
     from genai_prices import Usage, calc_price
 
     usage = Usage(input_tokens=_TOKENS, output_tokens=_TOKENS)
+    again = Usage(input_tokens=_TOKENS, cache_read_tokens=_TOKENS, output_tokens=_TOKENS)
     try:
         price = calc_price(usage, model_ref=model, provider_api_url=base_url)
+        cached = calc_price(again, model_ref=model, provider_api_url=base_url)
     except LookupError:
         return None
-    scale = 1e6 / _TOKENS
-    return float(price.input_price) * scale, float(price.output_price) * scale
+    prices = (price.input_price, price.output_price, cached.input_price)
+    prompt, completion, read = (float(one) * 1e6 / _TOKENS for one in prices)
+    return prompt, completion, read

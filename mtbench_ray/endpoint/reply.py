@@ -45,6 +45,7 @@ class Reply:
         odd_finish: The finish reason is none that is known.
         logprobs: JSON of the choice's log-probabilities; empty where there are none.
         limit: Requests a minute that the service says it permits.
+        cached_tokens: Of the prompt's, those that the service had cached.
     """
 
     status: Status
@@ -59,6 +60,7 @@ class Reply:
     odd_finish: bool = False
     logprobs: str = ""
     limit: float | None = None
+    cached_tokens: int = 0
 
 
 def read_reply(body: str) -> Reply:
@@ -103,6 +105,7 @@ def read_reply(body: str) -> Reply:
         _text(data.get("system_fingerprint")),
         odd,
         _logprobs(choices[0]),
+        cached_tokens=_cached_tokens(usage),
     )
 
 
@@ -242,7 +245,22 @@ def _output_tokens(usage: Mapping[str, Any]) -> int | None:
 
 
 def _prompt_tokens(usage: Mapping[str, Any]) -> int | None:
-    return _count(usage, "prompt_tokens", "input_tokens")
+    whole = _count(usage, "prompt_tokens")
+    if whole is not None:
+        return whole
+    # Anthropic's form: what was read from the cache, or written to it, stands beside.
+    beside = ("cache_read_input_tokens", "cache_creation_input_tokens")
+    new = _count(usage, "input_tokens")
+    return None if new is None else new + sum(_count(usage, name) or 0 for name in beside)
+
+
+def _cached_tokens(usage: Mapping[str, Any]) -> int:
+    """Tokens of the prompt that the service had cached: OpenAI's form, Anthropic's, DeepSeek's."""
+    for name in ("prompt_tokens_details", "input_tokens_details"):
+        details = usage.get(name)
+        if isinstance(details, dict) and (found := _count(details, "cached_tokens")):
+            return found
+    return _count(usage, "cache_read_input_tokens", "prompt_cache_hit_tokens") or 0
 
 
 def _count(usage: Mapping[str, Any], *names: str) -> int | None:

@@ -15,6 +15,9 @@ from mtbench_ray.endpoint.reply import Reply
 
 _UNREADABLE = 10
 """After so many replies that could not be read, and none that could, a service is given up."""
+_EMPTY_S = 90.0
+"""After so long without any call through, a refusal that speaks of money is taken at its word: a
+limit on a minute has let some through by then."""
 _TIMED_OUT_TRIES = 3
 """A call that times out may be billed each time."""
 
@@ -49,6 +52,20 @@ class RetryPolicy:
         self._refused_since: float | None = None  # no call got through since then
         self._unreadable = 0
         self._forbidden = 0  # in a row
+
+    @property
+    def refused_s(self) -> float:
+        """Seconds for which no call got through and some were refused because of the rate."""
+        return time.monotonic() - self._refused_since if self._refused_since else 0.0
+
+    def pause_s(self, fault: Fault, backoff_s: float) -> float:
+        """Seconds that all calls wait after a fault that holds for all.
+
+        The longer no call got through, the longer: to ask a service that serves none often would
+        change nothing.
+        """
+        growing = min(self.refused_s / 2, self._config.retry_max_wait_s)
+        return max(fault.wait or backoff_s, growing if fault.limited else 0.0)
 
     def note_reply(self) -> None:
         """A reply could be read."""
@@ -96,6 +113,8 @@ class RetryPolicy:
         if fault.limited:
             now = time.monotonic()
             self._refused_since = self._refused_since or now
+            if fault.money and now - self._refused_since > min(_EMPTY_S, longest):
+                self._stop("the account has no quota left", fault)
             if now - self._refused_since > longest:
                 waited = f"no call got through for {longest:g} s (max_retry_after_s)"
                 self._stop(waited, fault)

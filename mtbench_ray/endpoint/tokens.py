@@ -29,8 +29,17 @@ def prompt_tokens(messages: Sequence[Message]) -> int:
     )
 
 
-def cost(judge: JudgeConfig, prompt_tokens: int, output_tokens: int) -> float | None:
-    """Dollars for so many tokens, None where a price is unknown."""
+def cost(
+    judge: JudgeConfig, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0
+) -> float | None:
+    """Dollars for so many tokens, None where a price is unknown.
+
+    Args:
+        cached_tokens: Of ``prompt_tokens``, those that the service had cached.
+    """
     if judge.price_prompt is None or judge.price_completion is None:
         return None
-    return (prompt_tokens * judge.price_prompt + output_tokens * judge.price_completion) / 1e6
+    cached = judge.price_prompt if judge.price_cached is None else judge.price_cached
+    prompt = (prompt_tokens - cached_tokens) * judge.price_prompt + cached_tokens * cached
+    whole = (prompt + output_tokens * judge.price_completion) / 1e6
+    return whole * judge.batch_price if judge.batch else whole

@@ -7,7 +7,7 @@ import math
 import os
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from mtbench_ray.config import EndpointConfig, EngineConfig
 from mtbench_ray.endpoint.api_errors import Fault, http_fault
 from mtbench_ray.endpoint.keys import display_host, is_loopback
 from mtbench_ray.endpoint.learned_rate import stated_limit
+from mtbench_ray.endpoint.patience import Patience
 from mtbench_ray.endpoint.reply import Reply, read_reply
 from mtbench_ray.errors import UserError
 
@@ -52,6 +53,26 @@ def _certificates(trust_env: bool, *_files: str | None) -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=trust_env)
 
 
+class _Watch:
+    """Ends a timeout of asyncio at a moment that is asked for again each time it is reached."""
+
+    def __init__(self, limit: asyncio.Timeout, first_s: float, ends: Callable[[], float]) -> None:
+        self._limit = limit
+        self._ends = ends
+        self._timer = asyncio.get_running_loop().call_later(first_s, self._look)
+
+    def _look(self) -> None:
+        loop, left = asyncio.get_running_loop(), self._ends() - time.monotonic()
+        if left <= 0:
+            self._limit.reschedule(loop.time())
+        else:
+            self._timer = loop.call_later(left, self._look)
+
+    def cancel(self) -> None:
+        """The call has ended."""
+        self._timer.cancel()
+
+
 class Transport:
     """Sends requests, each to the least busy replica. One try each, no policy.
 
@@ -70,6 +91,7 @@ class Transport:
         self._config = config
         self._key = key
         self._own = bool(base_urls)
+        self._patience = Patience(config.timeout_s)
         addresses = list(base_urls) if base_urls else [config.base_url]
         pools = math.ceil(config.concurrency / _POOL)
         self._replicas = [_Replica(self._connect(a)) for _ in range(pools) for a in addresses]
@@ -113,7 +135,7 @@ class Transport:
             api_key=self._key or _NO_KEY,
             base_url=base_url,
             max_retries=0,
-            timeout=self._config.timeout_s,
+            timeout=openai.Timeout(None, connect=self._config.timeout_s),
             http_client=openai.DefaultAsyncHttpxClient(
                 limits=limits,
                 verify=_certificates(
@@ -128,11 +150,12 @@ class Transport:
         """Requests sent and not yet answered."""
         return sum(replica.in_flight for replica in self._replicas)
 
-    async def send(self, fields: Mapping[str, Any]) -> Reply:
+    async def send(self, fields: Mapping[str, Any], name: str = "") -> Reply:
         """One request.
 
         Args:
             fields: The body; ``model`` and ``messages`` among them.
+            name: Of what is asked, for a transport that has to find its reply again.
 
         Raises:
             Fault: There is no reply. Not chained: the library's exceptions hold the headers sent.
@@ -141,18 +164,32 @@ class Transport:
 
         replica = self._pick()
         replica.in_flight += 1
+        began, ahead = time.monotonic(), self.in_flight
         try:
             # The library's timeout is for each read; a service that drips would never meet it.
-            async with asyncio.timeout(self._config.timeout_s):
+            async with asyncio.timeout(None) as limit:
+                watch = _Watch(
+                    limit,
+                    self._config.timeout_s,
+                    # Those that left a moment later may have overtaken it.
+                    lambda: (
+                        began + self._patience.allowed(time.monotonic(), max(ahead, self.in_flight))
+                    ),
+                )
                 # As extra_body the fields go out as they are; messages given by name are copied
                 # and checked part by part, at a sixth of the time that a whole call takes.
-                raw = await replica.client.chat.completions.with_raw_response.create(
-                    model=fields["model"], messages=[], extra_body=fields
-                )
+                try:
+                    raw = await replica.client.chat.completions.with_raw_response.create(
+                        model=fields["model"], messages=[], extra_body=fields
+                    )
+                finally:
+                    watch.cancel()
+            self._patience.replied(time.monotonic())
             reply = read_reply(_text(raw.http_response))
             return replace(reply, limit=stated_limit(raw.http_response.headers))
         except (TimeoutError, openai.APITimeoutError):
-            detail = f"no reply in {self._config.timeout_s:g} s"
+            waited = max(self._config.timeout_s, round(time.monotonic() - began, 1))
+            detail = f"no reply in {waited:g} s"
             raise Fault("timeout", detail, retry=True, billed=True) from None
         except openai.APIStatusError as error:
             headers, text = error.response.headers, error.response.text

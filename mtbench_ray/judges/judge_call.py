@@ -60,11 +60,13 @@ class _Total:
     attempts: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
 
     def add(self, done: Completion) -> None:
         self.attempts += done.attempts
         self.prompt_tokens += done.prompt_tokens
         self.output_tokens += done.output_tokens
+        self.cached_tokens += done.cached_tokens
 
 
 def is_ok(judgment: Judgment) -> bool:
@@ -119,8 +121,8 @@ class Asker:
             try:
                 done = await self._call(shown, cap, temperature, extra)
             except (EndpointStopped, BudgetSpent, Closing):
-                if last is None:
-                    raise
+                if last is None or self.judge.batch:
+                    raise  # the next run is handed what batches have replied
                 return last  # a paid reply, even an unreadable one, is on record
             total.add(done)
             if done.status == "context_overflow" and last and last.status != done.status:
@@ -146,6 +148,8 @@ class Asker:
                 try:
                     await self._client.sleep(self._backoff_s(flakes))
                 except (EndpointStopped, Closing):
+                    if self.judge.batch:
+                        raise
                     return last
                 flakes += 1
             elif not _is_broken(done) and retries < self.judge.parse_retries:
@@ -234,9 +238,13 @@ class Asker:
                 temperature=temperature,
                 extra=extra,
                 again=lambda: self.budget is None or self.budget.again(reserved),
+                name=request.judgment_id,
             )
             if not done.billed:
-                paid = cost(self.judge, done.prompt_tokens, done.output_tokens) or 0.0
+                paid = (
+                    cost(self.judge, done.prompt_tokens, done.output_tokens, done.cached_tokens)
+                    or 0.0
+                )
         except (EndpointStopped, Closing):
             paid = 0.0
             raise
@@ -251,7 +259,8 @@ class Asker:
             return 0.0
         amount = cost(self.judge, tokens, cap) or 0.0
         while (fits := self.budget.reserve(amount)) is None:
-            await asyncio.sleep(0.05)
+            # The calls of a batch are settled together, hours later, and there may be thousands.
+            await asyncio.sleep(2.0 if self.judge.batch else 0.05)
         if not fits:
             raise BudgetSpent
         return amount
@@ -301,7 +310,10 @@ class Asker:
             attempts=total.attempts,
             prompt_tokens=total.prompt_tokens,
             output_tokens=total.output_tokens,
-            cost_usd=cost(self.judge, total.prompt_tokens, total.output_tokens),
+            cached_tokens=total.cached_tokens,
+            cost_usd=cost(
+                self.judge, total.prompt_tokens, total.output_tokens, total.cached_tokens
+            ),
             latency_s=done.latency_s,
             params=done.params,
             served_model=done.served_model,

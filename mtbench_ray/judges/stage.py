@@ -15,15 +15,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 
 from mtbench_ray.config import JudgeConfig
+from mtbench_ray.endpoint.batch import MOST_REQUESTS, BatchTransport
 from mtbench_ray.endpoint.client import Closing, EndpointClient
 from mtbench_ray.endpoint.keys import scrub
 from mtbench_ray.endpoint.loop import background_loop
-from mtbench_ray.endpoint.rate_limit import RateLimiter
+from mtbench_ray.endpoint.rate_limit import Limiter, RateLimiter
 from mtbench_ray.endpoint.shared_limit import shared_limiter
 from mtbench_ray.errors import EndpointStopped
 from mtbench_ray.judges.budget import Budget, check_budget
 from mtbench_ray.judges.judge_call import Asker, BudgetSpent, Read, Shorten, is_ok
 from mtbench_ray.schema import Judgment, Request
+from mtbench_ray.workspace.batch_ledger import BatchLedger
 
 __all__ = ["Budget", "JudgeStage", "check_budget"]
 
@@ -51,6 +53,7 @@ class JudgeStage:
         enough: Whether a judgment needs no further call; None: where its status is ``ok``.
         pattern: Regular expression that replies are forced into, for ``judge.constrain``.
         shorten: For ``judge.truncate=answer_tail``.
+        batches: For ``judge.batch``: the workspace's.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class JudgeStage:
         enough: Callable[[Judgment], bool] | None = None,
         pattern: str | None = None,
         shorten: Shorten | None = None,
+        batches: BatchLedger | None = None,
     ) -> None:
         self.judge = judge
         self.fatal: str | None = None
@@ -80,6 +84,8 @@ class JudgeStage:
         self._enough = enough or is_ok
         self._pattern = pattern
         self._shorten = shorten
+        self._batches = batches if judge.batch and judge.kind == "openai" else None
+        self._transport: BatchTransport | None = None
         self._loop = background_loop()
         self._queue: asyncio.Queue[Request] = asyncio.Queue()
         self._client: EndpointClient | None = None
@@ -129,7 +135,8 @@ class JudgeStage:
     @property
     def in_flight(self) -> int:
         """Requests that are being asked, waits between tries among them."""
-        return self._active
+        # What waits for a batch is with the service, and stays there when the run ends.
+        return self._transport.in_flight if self._transport else self._active
 
     @property
     def busy(self) -> bool:
@@ -163,7 +170,7 @@ class JudgeStage:
                 cancelled, and no row is emitted after the return.
         """
         self._halt()
-        ending = self._call(self._end(grace_s))
+        ending = self._call(self._end(grace_s, cancel=grace_s > 0))
         if not grace_s:
             wait([ending], timeout=_CLOSING_S)
 
@@ -171,6 +178,8 @@ class JudgeStage:
         """No more requests will come: close the connections once all are emitted."""
 
         async def close() -> None:
+            if self._transport is not None:
+                self._transport.no_more()
             while self.busy:
                 await asyncio.sleep(0.1)
             self._halt()
@@ -194,7 +203,7 @@ class JudgeStage:
             return
         judge = self.judge
         if judge.kind != "none":
-            self._client = self._make_client()
+            self._client = self._make_client() if self._batches is None else self._batch_client()
         asker = Asker(
             judge,
             self._client,
@@ -205,6 +214,9 @@ class JudgeStage:
             run_id=self._run_id,
             shorten=self._shorten,
         )
+        if self._batches is not None:
+            self._workers = [asyncio.create_task(self._work_all(asker))]
+            return
         self._workers = [asyncio.create_task(self._work(asker)) for _ in range(self._at_once)]
 
     def _make_client(self) -> EndpointClient:
@@ -221,24 +233,50 @@ class JudgeStage:
             base_urls=self._base_urls,
         )
 
+    def _batch_client(self) -> EndpointClient:
+        """A client whose calls go into batches; the service's limits on calls are not for them."""
+        assert self._batches is not None
+        judge, label = self.judge, f"judge {self.judge.label}"
+        self._transport = BatchTransport(judge, self._key, self._batches, label)
+        return EndpointClient(
+            judge,
+            judge.model,
+            key=self._key,
+            limiter=Limiter(None, None, MOST_REQUESTS, label=label),
+            label=label,
+            transport=self._transport,
+        )
+
+    async def _work_all(self, asker: Asker) -> None:
+        """Ask all at once: each waits for the batch that it is in."""
+        while True:
+            request = await self._queue.get()
+            if self._halted:
+                return
+            self._active += 1
+            self._workers.append(asyncio.create_task(self._serve(asker, request)))
+
     async def _work(self, asker: Asker) -> None:
         while True:
             request = await self._queue.get()
             if self._halted:
                 return
             self._active += 1
-            try:
-                self._finish(await self._ask(asker, request))
-            except EndpointStopped as stopped:
-                if self._ending is None:
-                    self._ending = asyncio.create_task(self._end(_FATAL_GRACE_S))
-                self._halt(str(stopped))
-            except (BudgetSpent, Closing):
-                self._halt()
-            finally:
-                self._active -= 1
-                with self._changed:
-                    self._changed.notify_all()
+            await self._serve(asker, request)
+
+    async def _serve(self, asker: Asker, request: Request) -> None:
+        try:
+            self._finish(await self._ask(asker, request))
+        except EndpointStopped as stopped:
+            if self._ending is None:
+                self._ending = asyncio.create_task(self._end(_FATAL_GRACE_S))
+            self._halt(str(stopped))
+        except (BudgetSpent, Closing):
+            self._halt()
+        finally:
+            self._active -= 1
+            with self._changed:
+                self._changed.notify_all()
 
     async def _ask(self, asker: Asker, request: Request) -> Judgment:
         try:
@@ -257,9 +295,11 @@ class JudgeStage:
         with self._changed:
             self._pending.discard(judgment.judgment_id)
 
-    async def _end(self, grace_s: float) -> None:
+    async def _end(self, grace_s: float, cancel: bool = False) -> None:
         if self._client is not None:
             self._client.close_soon()
+        if self._transport is not None and cancel and self.judge.batch_cancel:
+            await self._transport.cancel()
         end = time.monotonic() + grace_s
         while self._client and self._client.in_flight and time.monotonic() < end:
             await asyncio.sleep(0.02)

@@ -32,6 +32,7 @@ class Estimate:
         prompt_tokens: Of the judge calls.
         output_tokens: Of the judge calls.
         dollars: None where the judge has no price.
+        batch_dollars: The same through the service's batch API; None also where there is none.
         minutes: Judge time under its own limits, None where it has none.
     """
 
@@ -44,6 +45,7 @@ class Estimate:
     prompt_tokens: int = 0
     output_tokens: int = 0
     dollars: float | None = None
+    batch_dollars: float | None = None
     minutes: float | None = None
 
 
@@ -97,7 +99,10 @@ def estimate(
         found.calls += 1
         found.prompt_tokens += sum(estimate_tokens(m.content) for m in request.messages)
         found.output_tokens += min(JUDGMENT_TOKENS, view.judge.max_tokens or JUDGMENT_TOKENS)
-    found.dollars = cost(view.judge, found.prompt_tokens, found.output_tokens)
+    at_once, later = (dataclasses.replace(view.judge, batch=batch) for batch in (False, True))
+    found.dollars = cost(at_once, found.prompt_tokens, found.output_tokens)
+    if view.judge.kind == "openai":
+        found.batch_dollars = cost(later, found.prompt_tokens, found.output_tokens)
     rates = []
     if view.judge.requests_per_minute:
         rates.append(found.calls / view.judge.requests_per_minute)

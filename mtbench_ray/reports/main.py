@@ -38,6 +38,7 @@ from mtbench_ray.reports.suite_text import suite_text
 from mtbench_ray.reports.summary import Summary, summarise_all
 from mtbench_ray.reports.tables import render
 from mtbench_ray.schema import Evaluation
+from mtbench_ray.workspace.batch_ledger import open_batches
 from mtbench_ray.workspace.run_record import RunRecord
 from mtbench_ray.workspace.workspace import Workspace
 
@@ -250,6 +251,9 @@ def report(
         results = Results(workspace, options)
         if kind == "" and not by:
             found = _show(results, only.check(results, every), format, only)
+            for folder in dict.fromkeys(workspaces):
+                for line in open_batches(Path(folder).expanduser()):
+                    print(line, file=sys.stderr)
             return EXIT_OK if all(summary["complete"] for summary in found) else EXIT_PARTIAL
         results, rows = only.chosen(results, every)
         results, rows = results.measuring(metric, rows)

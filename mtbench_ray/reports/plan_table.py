@@ -28,7 +28,7 @@ def print_plan(
     for item in found:
         for name in ("turns", "calls", "done", "planned", "prompt_tokens", "output_tokens"):
             setattr(total, name, getattr(total, name) + getattr(item, name))
-        for name in ("dollars", "minutes"):
+        for name in ("dollars", "batch_dollars", "minutes"):
             if getattr(item, name) is not None:
                 setattr(total, name, (getattr(total, name) or 0.0) + getattr(item, name))
     headers = ["model", "judge", "turns to answer", "judge calls", "done", "prompt tokens",
@@ -48,6 +48,11 @@ def print_plan(
     )
     if select := jobs[0].config.select:
         print(f"judge calls are those without select={select}, which stops once it is decided.")
+    if total.dollars and total.batch_dollars is not None:
+        print(
+            f"dollars are those of single calls, {number(total.dollars)} in all; with"
+            f" judge.batch=true (replies within a day): {number(total.batch_dollars)}"
+        )
     remarks = [
         f"{label(job.answers.model)} cannot be run: {job.error}"
         if job.error

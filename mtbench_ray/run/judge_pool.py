@@ -20,6 +20,7 @@ from mtbench_ray.judges.stage import Budget, JudgeStage
 from mtbench_ray.planning.plan import Board, counts, shortened
 from mtbench_ray.schema import Judgment, Request, canonical
 from mtbench_ray.system.threads import start_thread
+from mtbench_ray.workspace.batch_ledger import BatchLedger
 
 MAX_CRASHES = 3
 """Times that the servers of a local judge are started again."""
@@ -61,6 +62,7 @@ class Judges:
         post: Takes judgments and :class:`ServerNews` from other threads.
         tell: Takes lines for the user.
         log_dir: Where servers write their logs.
+        batches: Of the workspace, for judges with ``judge.batch``.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class Judges:
         log_dir: str,
         post: Callable[[Any], None],
         tell: Callable[[str], None],
+        batches: BatchLedger | None = None,
     ) -> None:
+        self._batches = batches
         self.notes: list[str] = []
         self._board = board
         self._config = config
@@ -270,6 +274,7 @@ class Judges:
                 enough=enough,
                 pattern=pattern,
                 shorten=shorten,
+                batches=self._batches,
             )
 
         return Judge(config, make_stage, key)

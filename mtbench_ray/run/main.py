@@ -24,6 +24,7 @@ from mtbench_ray.run.signals import Interrupts
 from mtbench_ray.system.debugging import debugging
 from mtbench_ray.system.redact import secrets_in
 from mtbench_ray.validate import validate
+from mtbench_ray.workspace.batch_ledger import open_batches
 from mtbench_ray.workspace.workspace import Workspace
 
 
@@ -103,6 +104,9 @@ def _run_jobs(
                 workspace.save_run(session.record)
             raise
         complete = finish(workspace, session.record, rows, first, session.nothing_pending)
+        if not first.quiet:
+            for line in open_batches(workspace.root):
+                print(line, file=sys.stderr)
         results = Results(workspace, ScoreOptions(first.parity, 0))
         values: list[float | None] = []
         for place in range(len(configs)):

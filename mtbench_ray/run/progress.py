@@ -86,6 +86,7 @@ class Progress:
         self._tokens = 0
         self._under_way: dict[str, int] = {}
         self._cost = 0.0
+        self._prompt_tokens = self._cached_tokens = 0
         self._rows = len(evaluations)
         self._what = "models" if len(models) == self._rows else "results"
         self._rated = self._rows == 1 and any(not view.grader.against for view in board.views)
@@ -136,6 +137,8 @@ class Progress:
     def judgment(self, row: Judgment) -> None:
         """Count a judgment."""
         self._cost += row.cost_usd or 0.0
+        self._prompt_tokens += row.prompt_tokens
+        self._cached_tokens += row.cached_tokens
         self._failed += row.value is None
         self._done(self._standings.judgment(row))
         self.tick()
@@ -241,6 +244,9 @@ class Progress:
             parts.append(f"mean so far {sum(count.total for count in judges) / scored:.2f}")
         if self._cost:
             parts.append(f"${self._cost:.2f}")
+        if self._cached_tokens:
+            share = self._cached_tokens / max(self._prompt_tokens, 1)
+            parts.append(f"{share:.0%} of prompt tokens cached")
         return "  ".join(parts)
 
     def _rates(self) -> list[str]:

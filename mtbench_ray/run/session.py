@@ -52,6 +52,7 @@ from mtbench_ray.run.signals import Interrupts
 from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Request, Turn
 from mtbench_ray.system.redact import hidden
 from mtbench_ray.system.threads import ThreadEnded, listen, start_thread
+from mtbench_ray.workspace.batch_ledger import BatchLedger
 from mtbench_ray.workspace.run_record import RunRecord
 from mtbench_ray.workspace.workspace import Workspace
 
@@ -78,6 +79,10 @@ class _HeadLost:
     """The joined cluster has no head any more."""
 
     address: str
+
+
+def _prompt(request: Request) -> list[str]:
+    return [message.content for message in request.messages]
 
 
 @dataclass
@@ -122,6 +127,9 @@ class Session:
             self.command,
         )
         self.record.notes += [note for job in self.jobs for note in job.notes]
+        self._batches = BatchLedger(
+            self.workspace.root, self.workspace.verdicts, self.workspace.write_text
+        )
         self._served.known(
             (f"engine {turn.model}", turn.served_model, turn.system_fingerprint)
             for turn in self.workspace.turns.values()
@@ -141,6 +149,7 @@ class Session:
             self.record.races = self.races.records()
             self.nothing_pending = True
             return EXIT_OK
+        self._check_batches(requests)
         for known in self.workspace.run_records():
             remember_rates(known.rates)
         self.workspace.save_run(self.record)
@@ -160,6 +169,7 @@ class Session:
             log_dir=str((self.workspace.root / "runs" / self.record.run_id).resolve()),
             post=self._events.put,
             tell=self.progress.message,
+            batches=self._batches,
         )
         try:
             # Without a cluster to join, processes of one machine share their limits through a file.
@@ -173,7 +183,8 @@ class Session:
                     self._ray.start()
                 self._check_gpus(work)
             self._introduce(work, requests)
-            for index, request in requests:
+            # Prompts that begin alike one after the other: services keep what they have read.
+            for index, request in sorted(requests, key=lambda one: _prompt(one[1])):
                 self.judges.submit(index, request)
             with self.progress, listen(self._events.put):
                 with contextlib.suppress(CancelledError):  # the endpoints' loop ended: told below
@@ -189,6 +200,25 @@ class Session:
         if self._failure is not None:
             raise self._failure
         return EXIT_OK
+
+    def _check_batches(self, requests: Sequence[tuple[int, Request]]) -> None:
+        """See that no call which an earlier run has sent in a batch is made a second time.
+
+        Raises:
+            UserError: This run would.
+        """
+        sent = [
+            batch.text()
+            for index, request in requests
+            if not self.views[index].judge.batch
+            and (batch := self._batches.unused(request.judgment_id))
+        ]
+        if sent:
+            raise UserError(
+                f"{len(sent)} of the pending judge calls are in batches of an earlier run"
+                f" ({', '.join(dict.fromkeys(sent))}), and would be paid twice",
+                "collect them first: the same command with judge.batch=true",
+            )
 
     def _introduce(self, work: list[Work], requests: list[tuple[int, Request]]) -> None:
         if self.config.quiet:
@@ -425,4 +455,5 @@ class Session:
             self.workspace.write_text(self._logs / "console.log", "\n".join(self.progress.said))
         finally:
             self._ray.end()
+            self._batches.close()
             self.timeline.close()

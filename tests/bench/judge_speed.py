@@ -40,6 +40,8 @@ class Case:
     stated: bool = True
     flags: tuple[str, ...] = ()
     least_s: float = 0.0
+    capacity: int = 0
+    timeout_s: float = 120.0
 
 
 def bucket(
@@ -65,6 +67,12 @@ CASES = {
     "falls": bucket(300, 200, "--bucket-after", "20", "--bucket-then", "100", least_s=82.0),
     "rpm600": Case(latency=2.0, judgments=1600, rpm=600, concurrency=64),
     "rpm60": Case(latency=2.0, judgments=160, rpm=60, concurrency=64),
+    # A server that works on few calls at once, and lets the others wait longer than a call may
+    # take: as with the best concurrency, and no call twice.
+    "queue4": Case(0.5, 160, 0, 128, capacity=4, timeout_s=6.0),
+    "queue1": Case(0.5, 60, 0, 128, capacity=1, timeout_s=6.0),
+    # The same behind a gateway that gives up by itself.
+    "gateway4": Case(0.5, 160, 0, 128, flags=("--gateway-s", "3"), capacity=4),
     "free": Case(latency=0.5, judgments=4000, rpm=0, concurrency=256),
 }
 WANTED_PER_SECOND = 200
@@ -84,6 +92,7 @@ def main() -> None:
 def run(name: str, case: Case, judgments: int) -> None:
     """One case; prints its figures."""
     flags = ["--latency", str(case.latency), *(case.flags or ["--rpm", str(case.rpm)])]
+    flags += ["--capacity", str(case.capacity)]
     server = subprocess.Popen(
         [sys.executable, str(STUB), *flags], stdout=subprocess.PIPE, text=True
     )
@@ -109,6 +118,10 @@ def run(name: str, case: Case, judgments: int) -> None:
         print(f"  most calls in 60 s / limit              {stats['busiest_window'] / case.rpm:.3f}")
         print(f"  refused / calls                         {stats['refused'] / stats['calls']:.3f}"
               f"  ({stats['refused']})")  # fmt: skip
+    elif case.capacity:
+        least = judgments * case.latency / case.capacity
+        print(f"  time / with the best concurrency        {seconds / least:.3f}")
+        print(f"  calls / judgments                       {stats['calls'] / judgments:.3f}")
     else:
         per_second = judgments / seconds
         possible = case.concurrency / case.latency
@@ -124,6 +137,7 @@ def judge(url: str, case: Case, judgments: int) -> tuple[float, list[Judgment]]:
         base_url=url,
         model="stub",
         concurrency=case.concurrency,
+        timeout_s=case.timeout_s,
         requests_per_minute=(case.rpm or None) if case.stated else None,
     )
     stage = JudgeStage(config, key=None, read=read, emit=rows.append)

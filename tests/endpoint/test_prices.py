@@ -12,7 +12,7 @@ OPENAI = "https://api.openai.com/v1"
 
 
 def test_a_dated_model_has_its_price_at_its_own_service_only():
-    assert listed_prices(OPENAI, "gpt-4-0613") == pytest.approx((30, 60))
+    assert listed_prices(OPENAI, "gpt-4-0613") == pytest.approx((30, 60, 30))
     assert listed_prices("https://api.deepseek.com/v1", "gpt-4-0613") is None
     assert listed_prices("https://judge.example/v1", "gpt-4-0613") is None
     assert listed_prices("http://127.0.0.1:8000/v1", "gpt-4-0613") is None

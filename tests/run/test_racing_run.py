@@ -245,6 +245,7 @@ def test_a_race_waits_for_answers_that_are_generated_meanwhile(race, cli):
         (["-m", "model=good,fair", "select=bets"], "did you mean select=best?"),
         (["-m", "model=good,fair", "select=best,gate"], "cannot be swept"),
         (["-m", "model=good,fair", "select=best", "mode=pairwise-all"], "judged one by one"),
+        (["-m", "model=good,fair", "select=best", "judge.batch=true"], "within a day"),
     ],
 )
 def test_a_race_that_cannot_be_run_is_a_mistake_that_costs_nothing(race, words, said):

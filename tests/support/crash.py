@@ -214,7 +214,7 @@ def until(condition, timeout: float = 30.0) -> None:
 
 def own_questions(folder: Path) -> Path:
     """A question file of four own questions, where there is no fixture."""
-    from conftest import QUESTIONS
+    from questions import QUESTIONS
 
     path = folder / "own_questions.jsonl"
     lines = [

@@ -73,6 +73,7 @@ class Script:
         served: Models that answer, one after the other; the last one for all further calls.
         root: Folder behind the one model of the list of models.
         capacity: Calls worked on at once; the others wait. 0 is no limit.
+        gateway_s: A call that is not worked on after so long is answered with 504. 0: it waits.
         window_says: How a request above ``context`` is refused, with {window}, {prompt}, {cap}.
     """
 
@@ -98,6 +99,7 @@ class Script:
     served: tuple[str, ...] = ("stub",)
     root: str = ""
     capacity: int = 0
+    gateway_s: float = 0.0
     window_says: str = ""
 
 
@@ -168,6 +170,7 @@ class StubServer:
         app.router.add_get("/stats", self._stats)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._models)
+        self.add_routes(app)
         self._runner = web.AppRunner(
             app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True
         )
@@ -175,6 +178,9 @@ class StubServer:
         site = web.TCPSite(self._runner, self._host, self.port, backlog=1024)
         await site.start()
         self.port = self._runner.addresses[0][1]
+
+    def add_routes(self, app: web.Application) -> None:
+        """Further endpoints, of a subclass."""
 
     def stats(self) -> dict[str, Any]:
         seen = self.seen
@@ -270,6 +276,29 @@ class StubServer:
         return f"400;body={script.window_says.format(**says)}" if script.window_says else "context"
 
     async def _reply(self, body: dict[str, Any], prompt: str, digest: str) -> web.Response:
+        data, output = self.written(body, prompt, digest)
+        script = self.script
+        wait = script.latency + (output / script.tokens_per_s if script.tokens_per_s else 0)
+        try:
+            await asyncio.wait_for(self._working.acquire(), script.gateway_s or None)
+        except TimeoutError:
+            self.seen.faults["gateway"] += 1
+            return web.json_response({"error": {"message": "upstream timed out"}}, status=504)
+        try:
+            if wait:
+                await asyncio.sleep(wait)
+        finally:
+            self._working.release()
+        number = sum(self.seen.good.values())
+        self.seen.good[digest] += 1
+        headers = {}
+        if script.limit_headers:
+            headers["x-ratelimit-limit-requests"] = f"{self._permitted():.0f}"
+        data["model"] = script.served[: number + 1][-1]
+        return web.json_response(data, headers=headers)
+
+    def written(self, body: dict[str, Any], prompt: str, digest: str) -> tuple[dict[str, Any], int]:
+        """The reply to a request, and its tokens."""
         script, number = self.script, int(digest[:8], 16)
         cap = body.get("max_tokens") or body.get("max_completion_tokens") or 10_000
         # Lengths like MT-bench's answers: 330 tokens in the median, some over a thousand.
@@ -291,18 +320,7 @@ class StubServer:
         pieces = text.split(" ")
         finish = "length" if len(pieces) > cap else "stop"
         text, output = " ".join(pieces[:cap]), min(len(pieces), cap)
-        wait = script.latency + (output / script.tokens_per_s if script.tokens_per_s else 0)
-        async with self._working:
-            if wait:
-                await asyncio.sleep(wait)
-        number = sum(self.seen.good.values())
-        self.seen.good[digest] += 1
-        data = completion(text, finish, len(prompt) // 4, output, reasoning)
-        headers = {}
-        if script.limit_headers:
-            headers["x-ratelimit-limit-requests"] = f"{self._permitted():.0f}"
-        data["model"] = script.served[: number + 1][-1]
-        return web.json_response(data, headers=headers)
+        return completion(text, finish, len(prompt) // 4, output, reasoning), output
 
     async def _misbehave(
         self, fault: str, request: web.Request, body: dict[str, Any], digest: str

@@ -153,7 +153,7 @@ def test_debug_tells_every_request_and_retry_without_the_key(line, stub, capsys,
     said = capsys.readouterr().err
     calls = [text for text in said.splitlines() if "endpoint.client: " in text]
     assert sum(" ok " in text for text in calls) == 2
-    assert any("try 1 again" in text for text in calls)
+    assert any("attempt 1 again" in text for text in calls)
     assert any("engine" in text and "start" in text for text in said.splitlines())
     assert SECRET not in said
     assert main([*line, "limit=2"]) == 0
