@@ -168,17 +168,6 @@ def test_waits_between_tries_are_settings():
         stage(stub, [], retry_factor=0.5).begin()
 
 
-def test_calls_that_time_out_under_our_own_load_become_fewer_at_once():
-    # Four at a time of 0.1 s each: of 64 at once some would wait longer than a call may take.
-    with StubServer(latency=0.1, capacity=4) as stub:
-        prompts = [ask(f"Question {i}") for i in range(64)]
-        done, client, _ = complete_all(stub, prompts, timeout_s=1.2, retry_wait_s=0.3)
-        tries = max(stub.seen.tries.values())
-    assert [d.status for d in done] == ["ok"] * 64
-    assert tries <= 3
-    assert client._limiter.slots.limit < 32
-
-
 def test_a_few_calls_that_hang_among_many_good_ones_lower_nothing():
     with StubServer(always="hang", only="number 7") as stub:
         prompts = [ask(f"number {i}") for i in range(40)]

@@ -7,7 +7,7 @@ from stub_server import StubServer
 
 from mtbench_ray.cli.main import main
 from mtbench_ray.run import judge_pool as judging
-from mtbench_ray.run.session import Session
+from mtbench_ray.run.ray_runtime import RayRuntime
 
 
 class Group:
@@ -33,7 +33,7 @@ class Group:
 @pytest.fixture
 def run(questions, tmp_path, capsys, monkeypatch):
     """A line with a local judge; no Ray. ``run.started`` are the servers that were started."""
-    monkeypatch.setattr(Session, "_start_ray", lambda self: None)
+    monkeypatch.setattr(RayRuntime, "start", lambda self: None)
     monkeypatch.setattr(judging, "gpus_by_node", list)
     with StubServer() as stub:
 
