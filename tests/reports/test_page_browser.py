@@ -257,6 +257,7 @@ def test_reasoning_prompts_and_judgments_are_folded_and_open(shown):
     assert "Let me think about <b>lighthouses</b>." in shown.tab.locator(".card").inner_text()
     shown.tab.locator(".verdict > summary").first.click()
     shown.tab.locator(".prompt > summary").first.click()
+    shown.tab.locator(".card", has_text="zebra-1-3-1").wait_for()  # filled once it is open
     text = shown.tab.locator(".card").inner_text()
     assert "zebra-1-3-1" in text
     assert f"Rate this answer: {HOSTILE[1]}" in text
