@@ -155,12 +155,12 @@ def describe_crash(where: Mapping[str, Any], ray_says: str) -> str:
     """What is known of the end of an engine process, in one line, and where its log is."""
     said = [line.strip() for line in ray_says.splitlines() if line.strip()]
     told = [line for line in said if line.startswith("The actor died")]
-    words = f"process {where['pid']} on {where['host']} ended"
+    text = f"process {where['pid']} on {where['host']} ended"
     with contextlib.suppress(OSError):
         log = Path(where["log"]).read_text("utf-8", "replace").splitlines()
         # Lines that begin with a colon are Ray's own marks.
         last = [line.strip() for line in log if line.strip(" ") and line[0] != ":"][-_LAST_LINES:]
-        words += f", last words: {' / '.join(last)}" if last else ""
+        text += f", last words: {' / '.join(last)}" if last else ""
     if told or said:
-        words += f"; Ray: {(told or said)[-1]}"
-    return f"{words} (its log: {where['log']})"
+        text += f"; Ray: {(told or said)[-1]}"
+    return f"{text} (its log: {where['log']})"

@@ -47,7 +47,7 @@ async def start_engine(model: ModelConfig, config: EngineConfig) -> Engine:
     """Start an engine of ``config.kind`` with ``model`` loaded.
 
     Raises:
-        EngineFault: It did not start; carries its own words.
+        EngineFault: It did not start; carries what it said.
         UserError: The settings cannot work.
     """
     if config.kind == "fake":
@@ -167,8 +167,8 @@ class ShardWorker:
     def _on_loop_end(self, error: BaseException | None) -> None:
         """In the loop's thread: it has ended, as asked or not."""
         if not self._closing:
-            words = f"{type(error).__name__}: {error}" if error else "stopped"
-            self._lose(f"the engine's event loop ended ({words})")
+            reason = f"{type(error).__name__}: {error}" if error else "stopped"
+            self._lose(f"the engine's event loop ended ({reason})")
             self._outputs.put(_END)
 
     async def _work_on(
@@ -305,10 +305,10 @@ class ShardWorker:
             except Exception as error:
                 tries -= 1
                 fault = error if isinstance(error, EngineFault) else None
-                words = str(fault) if fault else f"{type(error).__name__}: {error}"
-                send(self._event("failed", shard, began, words, None))
+                reason = str(fault) if fault else f"{type(error).__name__}: {error}"
+                send(self._event("failed", shard, began, reason, None))
                 if not tries or (fault and fault.fatal):
-                    raise EngineFault(f"engine did not start: {words}", fatal=True) from error
+                    raise EngineFault(f"engine did not start: {reason}", fatal=True) from error
 
     async def _stop_engine(self) -> None:
         engine, self._engine, self._shard = self._engine, None, None

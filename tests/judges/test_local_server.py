@@ -85,6 +85,7 @@ def test_arguments_of_the_server():
     assert "--tensor-parallel-size 2 --gpu-memory-utilization 0.9" in text
     assert "--max-model-len 4096" in text
     assert "--generation-config vllm" in text
+    assert "--enable-prompt-tokens-details" in arguments
     assert text.endswith('--dtype half --no-prefix-caching --x {"a": 1} --lora-modules b')
     assert KEY not in text
     on_cpu = server_arguments(spec(), "m", "127.0.0.1", 81)

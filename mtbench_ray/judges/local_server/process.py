@@ -71,6 +71,8 @@ def server_arguments(
         # The folder's own sampling defaults would stand in for what is not sent.
         "generation_config": "vllm",
         "max_model_len": judge.max_model_len,
+        # Says how many tokens of a prompt its cache had.
+        "enable_prompt_tokens_details": True,
     }
     if spec.on_gpu:
         flags["tensor_parallel_size"] = judge.tensor_parallel
