@@ -9,9 +9,7 @@ by two. Agreement is counted vote by vote, as in FastChat's ``compute_agreement`
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Iterable, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -28,11 +26,11 @@ from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.planning.evaluations import against, judge_names
 from mtbench_ray.planning.votes import read_votes, vote_files, votes_of
 from mtbench_ray.reports.agreement import played
+from mtbench_ray.reports.formats import show
 from mtbench_ray.reports.results import Results, answer_ids
 from mtbench_ray.reports.tables import grid, interval, label, number, said
 from mtbench_ray.schema import Evaluation, Outcome
 from mtbench_ray.stats import clustered_mean
-from mtbench_ray.workspace.journal import replacing
 
 PEOPLE = "human"
 Lengths = dict[tuple[str, str, int], int]
@@ -67,13 +65,7 @@ def report(
             found.append({"judge": judge, "benchmark": benchmark, "mode": mode} | card)
     if not found:
         raise UserError("no verdict here is on two answers that people voted on", _HOW)
-    if out:
-        with replacing(Path(out).expanduser()) as temporary:
-            temporary.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-    if format == "json":
-        print(json.dumps(found, indent=1))
-    else:
-        print("\n\n".join(_text(card, format) for card in found))
+    show(found, (_text(card, format) for card in found), format, out)
     return EXIT_OK
 
 

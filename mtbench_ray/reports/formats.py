@@ -1,12 +1,16 @@
-"""Tables of text cells as CSV and as LaTeX; for terminals and Markdown see ``tables``."""
+"""Tables of text cells as CSV and as LaTeX; for terminals and Markdown see ``tables``; files."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from mtbench_ray.workspace.journal import replacing
 
 FORMATS = ("table", "json", "markdown", "csv", "latex")
 
@@ -14,6 +18,15 @@ _LATEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }  # fmt: skip
+
+
+def show(found: Any, texts: Iterable[str], format: str, out: str) -> None:
+    """Print figures, as JSON or as blocks of text, and write them as JSON where a file is named."""
+    whole = json.dumps(found, indent=1)
+    if out:
+        with replacing(Path(out).expanduser()) as temporary:
+            temporary.write_text(whole + "\n", "utf-8")
+    print(whole if format == "json" else "\n\n".join(texts))
 
 
 def to_csv(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

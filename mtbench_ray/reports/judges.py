@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
@@ -15,6 +13,7 @@ from mtbench_ray.judges.agreement import Rated, agreement, match_votes, values_o
 from mtbench_ray.judges.base import Grader
 from mtbench_ray.judges.matches import matches
 from mtbench_ray.planning.evaluations import against, judge_names
+from mtbench_ray.reports.formats import show
 from mtbench_ray.reports.judge_figures import (
     game_figures,
     length_figures,
@@ -29,7 +28,6 @@ from mtbench_ray.reports.scatters import lengths
 from mtbench_ray.reports.scores import tables
 from mtbench_ray.reports.tables import grid, interval, label, number, said
 from mtbench_ray.schema import Evaluation, Outcome, Slot
-from mtbench_ray.workspace.journal import replacing
 
 LISTED = 10
 """Disagreements of two judges that are shown."""
@@ -61,13 +59,7 @@ def report(
     if not rows:
         raise UserError("nothing here is judged", "judge the answers first")
     found = figures(results, rows)
-    if out:
-        with replacing(Path(out).expanduser()) as temporary:
-            temporary.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-    if format == "json":
-        print(json.dumps(found, indent=1))
-    else:
-        print("\n\n".join(_text(found, format)))
+    show(found, _text(found, format), format, out)
     return EXIT_OK
 
 
