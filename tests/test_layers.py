@@ -57,10 +57,10 @@ def imports_of_ours(path: Path) -> set[str]:
     return {names[1] for names in modules if names[0] == "mtbench_ray" and len(names) > 1}
 
 
-def test_the_root_holds_five_modules_the_python_interface_and_a_folder_for_each_part():
+def test_the_root_holds_four_modules_the_python_interface_and_a_folder_for_each_part():
     """``api`` is beside ``__main__`` the other way in: what ``import mtbench_ray`` offers."""
     modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
-    assert modules == {"config", "schema", "errors", "stats", "validate", "api"}
+    assert modules == {"config", "schema", "errors", "validate", "api"}
     assert {part(path) for path in FILES} - {"__init__"} == set(LAYERS)
 
 

@@ -18,7 +18,7 @@ from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import Item
 from mtbench_ray.judges.matches import Match
 from mtbench_ray.schema import QuestionId
-from mtbench_ray.stats import correlation, ranks
+from mtbench_ray.stats.correlation import correlation, ranks
 
 TIE = "tie"
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from mtbench_ray.judges.base import Item, ScoreOptions, value_of
 from mtbench_ray.schema import Outcome, Score, Slot
-from mtbench_ray.stats import clustered_mean
+from mtbench_ray.stats.means import clustered_mean
 
 Part = Callable[[Slot], str]
 """The part of a dimension that an item belongs to."""

@@ -32,7 +32,8 @@ from mtbench_ray.reports.tables import (
     short,
 )
 from mtbench_ray.schema import Evaluation
-from mtbench_ray.stats import LEAST_CLUSTERS, against_best, against_reference
+from mtbench_ray.stats.best import against_best, against_reference
+from mtbench_ray.stats.clusters import LEAST_CLUSTERS
 
 Items = Mapping[Hashable, Valued]
 
@@ -156,7 +157,7 @@ def figures(
 
     Returns:
         ``models``, best first: ``mean``, ``difference`` to the best of the others with its
-        simultaneous interval (:func:`mtbench_ray.stats.against_best`) and ``may_be_best``;
+        simultaneous interval (:func:`mtbench_ray.stats.best.against_best`) and ``may_be_best``;
         ``best``; ``with_best``; ``against_baseline``, of the best one, with an interval that holds
         for whichever was chosen; ``gate``, its verdict.
     """

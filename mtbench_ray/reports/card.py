@@ -30,7 +30,7 @@ from mtbench_ray.reports.formats import show
 from mtbench_ray.reports.results import Results, answer_ids
 from mtbench_ray.reports.tables import grid, interval, label, number, said
 from mtbench_ray.schema import Evaluation, Outcome
-from mtbench_ray.stats import clustered_mean
+from mtbench_ray.stats.means import clustered_mean
 
 PEOPLE = "human"
 Lengths = dict[tuple[str, str, int], int]

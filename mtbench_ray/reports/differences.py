@@ -15,7 +15,7 @@ from typing import Any
 
 from mtbench_ray.judges.base import Item, ScoreOptions
 from mtbench_ray.schema import Slot
-from mtbench_ray.stats import (
+from mtbench_ray.stats.paired import (
     SIGN_FLIPS,
     Difference,
     detectable,

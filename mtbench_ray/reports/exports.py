@@ -27,7 +27,7 @@ from mtbench_ray.reports.results import Results, answer_ids
 from mtbench_ray.reports.scores import all_scores
 from mtbench_ray.reports.summary import rank_of
 from mtbench_ray.schema import Evaluation, Score
-from mtbench_ray.stats import clustered_mean
+from mtbench_ray.stats.means import clustered_mean
 from mtbench_ray.workspace.filenames import safe_names
 from mtbench_ray.workspace.journal import replacing
 from mtbench_ray.workspace.parquet import write_table

@@ -12,7 +12,8 @@ from mtbench_ray.judges.base import Item
 from mtbench_ray.judges.matches import Match
 from mtbench_ray.models.families import family_of
 from mtbench_ray.schema import Outcome, Slot
-from mtbench_ray.stats import bradley_terry, rank_correlation
+from mtbench_ray.stats.correlation import rank_correlation
+from mtbench_ray.stats.strengths import bradley_terry
 
 Values = Mapping[Hashable, Rated]
 Parts = Mapping[str, Callable[[Slot], str]]

@@ -3,8 +3,9 @@
 Generalizability theory (Brennan 2001, "Generalizability Theory", chapters 3 and 4): answers are
 nested in questions and judgments in answers, so that one judgment of a question (over its turns)
 is ``mean + question + answer + judge``, with the variances q, a and j. They are estimated from
-repeats (``sampling.samples``, ``judge.samples``) by :func:`mtbench_ray.stats.variance_parts`, whose
-unit here is the whole question: its turns are not independent.
+repeats (``sampling.samples``, ``judge.samples``) by
+:func:`mtbench_ray.stats.variance.variance_parts`, whose unit here is the whole question: its turns
+are not independent.
 
 The D study: with Q questions, A answers to each and J judgments of each the average varies by
 
@@ -31,7 +32,8 @@ from mtbench_ray.planning.evaluations import distinguishing_settings, named
 from mtbench_ray.reports.results import Results, judged_alone
 from mtbench_ray.reports.tables import grid, label, number, said
 from mtbench_ray.schema import Evaluation
-from mtbench_ray.stats import LEAST_CLUSTERS, VarianceParts, variance_parts
+from mtbench_ray.stats.clusters import LEAST_CLUSTERS
+from mtbench_ray.stats.variance import VarianceParts, variance_parts
 
 Z = 1.96
 MOST_ANSWERS, MOST_JUDGMENTS = 256, 64

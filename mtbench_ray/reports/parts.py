@@ -33,7 +33,7 @@ from mtbench_ray.reports.tables import (
     short,
 )
 from mtbench_ray.schema import AnswerSet, Evaluation
-from mtbench_ray.stats import clustered_mean
+from mtbench_ray.stats.means import clustered_mean
 
 ANSWERS = "answers"
 """``by=answers``: speed, memory, thinking and failures of answers."""

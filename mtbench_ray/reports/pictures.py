@@ -29,7 +29,7 @@ from mtbench_ray.reports.results import Results
 from mtbench_ray.reports.scatters import judges_figure, length_figure, part_figures
 from mtbench_ray.reports.score_tables import Cell, Grader, Table, tables_of
 from mtbench_ray.schema import Evaluation
-from mtbench_ray.stats import LEAST_CLUSTERS
+from mtbench_ray.stats.clusters import LEAST_CLUSTERS
 from mtbench_ray.workspace.filenames import safe_names
 from mtbench_ray.workspace.journal import replacing
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mtbench_ray.reports.drawing import MARKERS, PALETTE, legend_below, saved, style, tell_lacking
 from mtbench_ray.reports.points import Point, short_names
-from mtbench_ray.stats import LEAST_CLUSTERS
+from mtbench_ray.stats.clusters import LEAST_CLUSTERS
 
 DASHES = ("-", "--", ":", "-.")
 LEAST_SPAN = 2 / 9

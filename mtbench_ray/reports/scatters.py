@@ -15,7 +15,8 @@ from mtbench_ray.reports.parts import Judged, difference_of, mean_of, parts_of
 from mtbench_ray.reports.results import answer_ids
 from mtbench_ray.reports.tables import part_header
 from mtbench_ray.schema import Turn
-from mtbench_ray.stats import LEAST_CLUSTERS, rank_correlation
+from mtbench_ray.stats.clusters import LEAST_CLUSTERS
+from mtbench_ray.stats.correlation import rank_correlation
 
 MOST_MODELS = 14
 """Models with a colour and marker of their own; more are drawn alike, and not named."""

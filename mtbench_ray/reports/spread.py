@@ -9,14 +9,14 @@ Definitions, for one model under one judge with N answer samples and M judge sam
   kind would change. ``ci_low``, ``ci_high``: the 95% interval, bootstrap over questions.
 - ``parts``: standard deviations; their squares are the parts of the variance of one verdict.
   ``question`` is between turns of questions, ``answer`` between samples of an answer, ``judge``
-  between judgments of one answer (see :func:`mtbench_ray.stats.variance_parts`). A part without
-  repeats is null and then lies in the part before it.
+  between judgments of one answer (see :func:`mtbench_ray.stats.variance.variance_parts`). A part
+  without repeats is null and then lies in the part before it.
 - ``per_sample``, ``per_judge_sample``: the mean of each answer sample and of each judge sample;
   null where nothing of it is scored.
 - ``repeat_std``: standard deviation of the averages of repeats: how far the average moves when the
   same checkpoint is answered and judged again, or with N = 1 only judged again. Over turns that
   every repeat has a verdict on. Null where nothing is repeated.
-- ``pass_at``: pass@k by k, where a value is 1 or 0; see :func:`mtbench_ray.stats.pass_at`.
+- ``pass_at``: pass@k by k, where a value is 1 or 0; see :func:`mtbench_ray.stats.pass_at.pass_at`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from mtbench_ray.judges.base import Grader, Item, ScoreOptions
 from mtbench_ray.planning.evaluations import distinguishing_settings
 from mtbench_ray.reports.results import Results, judged_alone
 from mtbench_ray.schema import Evaluation, Slot
-from mtbench_ray.stats import clustered_mean, pass_at, variance_parts
+from mtbench_ray.stats.means import clustered_mean
+from mtbench_ray.stats.pass_at import pass_at
+from mtbench_ray.stats.variance import variance_parts
 
 NOTE = (
     "spread: std is over single verdicts, sem clustered by question; the parts are standard"

@@ -23,7 +23,7 @@ from mtbench_ray.judges.pairwise import tally
 from mtbench_ray.judges.parse import parse_rating, parse_winner
 from mtbench_ray.judges.prompts import load_prompts
 from mtbench_ray.schema import Slot
-from mtbench_ray.stats import clustered_mean
+from mtbench_ray.stats.means import clustered_mean
 
 if not SHARED.is_dir():
     pytest.skip("the oracle files of ../shared are not here", allow_module_level=True)

@@ -13,7 +13,7 @@ from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.reports.best import figures
 from mtbench_ray.reports.differences import ranking, valued
-from mtbench_ray.stats import against_best, against_reference
+from mtbench_ray.stats.best import against_best, against_reference
 
 
 def items(values, model="m"):

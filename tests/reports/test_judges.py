@@ -14,7 +14,7 @@ from mtbench_ray.judges.agreement import Rated
 from mtbench_ray.judges.matches import matches
 from mtbench_ray.models.families import family_of
 from mtbench_ray.reports.judge_figures import game_figures, length_figures, self_preference
-from mtbench_ray.stats import ELO, bradley_terry
+from mtbench_ray.stats.strengths import ELO, bradley_terry
 
 pytestmark = pytest.mark.runs
 duckdb = pytest.importorskip("duckdb")

@@ -10,7 +10,7 @@ from verdict_rows import evaluation, verdict
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.reports import noise
 from mtbench_ray.reports.noise import Budget, Design, cells_of, purchase, questions_needed
-from mtbench_ray.stats import VarianceParts, variance_parts
+from mtbench_ray.stats.variance import VarianceParts, variance_parts
 
 Q, A, J = 1.5, 0.9, 0.6
 """Variances of question, answer, judge."""

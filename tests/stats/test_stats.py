@@ -8,14 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtbench_ray.stats import (
-    LEAST_CLUSTERS,
-    clustered_mean,
-    detectable,
-    holm,
-    paired_difference,
-    variance_parts,
-)
+from mtbench_ray.stats.clusters import LEAST_CLUSTERS
+from mtbench_ray.stats.means import clustered_mean
+from mtbench_ray.stats.paired import detectable, holm, paired_difference
+from mtbench_ray.stats.variance import variance_parts
 
 
 def two_turns(rng, questions, sd_question=1.0, sd_row=1.0):
@@ -255,7 +251,7 @@ def test_a_detectable_difference_is_found_as_often_as_it_says():
 def test_pass_at_k_is_the_chance_that_some_of_k_samples_passes():
     from itertools import combinations
 
-    from mtbench_ray.stats import pass_at
+    from mtbench_ray.stats.pass_at import pass_at
 
     passed = [[True, False, False, True, False], [False] * 5, [True] * 5, [True, True]]
     found = pass_at(passed)
