@@ -15,14 +15,22 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from mtbench_ray.config import JudgeConfig
-from mtbench_ray.endpoint.api_errors import Fault, http_fault
+from mtbench_ray.endpoint.api_errors import Fault
+from mtbench_ray.endpoint.batch_service import (
+    OVER,
+    QUEUE_FULL,
+    TRIES,
+    BatchService,
+    is_ours,
+    read_line,
+)
 from mtbench_ray.endpoint.client import Closing
 from mtbench_ray.endpoint.keys import fingerprint, scrub
-from mtbench_ray.endpoint.reply import Reply, read_reply
+from mtbench_ray.endpoint.reply import Reply
 from mtbench_ray.endpoint.transport import Transport
 from mtbench_ray.errors import EndpointStopped
 from mtbench_ray.workspace.batch_ledger import Batch, BatchLedger, answered
@@ -39,21 +47,10 @@ _FIRST_LOOK_S = 1.0
 _LOOK_FACTOR = 1.5
 _LONGEST_LOOK_S = 60.0
 """Pauses between two looks at open batches grow from the first to the longest."""
-_TRIES = 6
-"""Tries of one request of files or batches; looks are repeated without end."""
-_CALL_S = 60.0
-_FILE_S = 600.0
-"""Seconds that a request, and one with a file, may take."""
-_LISTED = 500
-"""So many of the newest batches are looked through for one whose creation was not confirmed."""
 _LIST_S = 3.0
 """A list may be so much behind; it is looked at three times."""
-_MARK = "mtbench_ray"
-_OVER = ("completed", "failed", "expired", "cancelled")
 _TOO_MUCH = ("token_limit", "enqueued", "limit_exceeded", "rate_limit")
 """In the code of a batch that was not taken: more is queued than the account may have."""
-_QUEUE_FULL = "queue_full"
-T = TypeVar("T")
 
 
 class BatchTransport(Transport):
@@ -73,6 +70,7 @@ class BatchTransport(Transport):
         self._judge = config
         self._ledger = ledger
         self._label = label
+        self._api = BatchService(self._replicas[0].client, config, label)
         self._service = f"{config.base_url or ''} {fingerprint(key)} {config.model}"
         self._replay: dict[str, list[str]] = {}
         self._gathered: dict[str, tuple[str, bytes]] = {}
@@ -115,17 +113,17 @@ class BatchTransport(Transport):
             own = earlier.pop(0)
             batch = self._ledger.batch_of(own)
             if batch.open:
-                return _reply(await self._wait(own))
+                return read_line(await self._wait(own))
             line = self._ledger.line(own)
             if answered(line) or batch.name not in self._ledger.seen:
-                return _reply(line)
+                return read_line(line)
             # An error that an earlier run has met cost nothing, and may have passed.
         own = self._ledger.next_try(name)
         line_out = {"custom_id": own, "method": "POST", "url": "/v1/chat/completions"}
         text = json.dumps(line_out | {"body": dict(fields)}) + "\n"
         self._gathered[own] = (name, text.encode())
         self._last = time.monotonic()
-        return _reply(await self._wait(own))
+        return read_line(await self._wait(own))
 
     async def cancel(self) -> None:
         """Cancel all open batches; what they have answered is collected by the next run."""
@@ -142,7 +140,7 @@ class BatchTransport(Transport):
 
     async def _cancel(self, batch: Batch) -> None:
         try:
-            await self._once(lambda: self._api.batches.cancel(batch.batch_id))
+            await self._api.cancel(batch.batch_id)
         except Fault as fault:
             said = scrub(fault.text, self._key)
             log.warning("%s: %s is not cancelled: %s", self._label, batch.batch_id, said)
@@ -159,70 +157,6 @@ class BatchTransport(Transport):
         for future in self._waiting.values():
             future.cancel()
         await super().close()
-
-    # The service --------------------------------------------------------------------------
-
-    @property
-    def _api(self) -> Any:
-        return self._replicas[0].client.with_options(timeout=_FILE_S, max_retries=0)
-
-    async def _once(self, make: Callable[[], Awaitable[T]], limit_s: float = _CALL_S) -> T:
-        """One request.
-
-        Raises:
-            Fault: It gave no result.
-        """
-        import openai
-
-        try:
-            async with asyncio.timeout(limit_s):
-                return await make()
-        except (TimeoutError, openai.APITimeoutError):
-            raise Fault("timeout", f"no reply in {limit_s:g} s", retry=True) from None
-        except openai.APIStatusError as error:
-            raise http_fault(
-                error.status_code, error.response.headers, error.response.text, time.time()
-            ) from None
-        except openai.APIConnectionError as error:
-            raise Fault("connection", str(error.__cause__ or error), retry=True) from None
-        except (openai.OpenAIError, ValueError, TypeError, AttributeError) as error:
-            raise Fault("bad_reply", f"{type(error).__name__} {error}", retry=True) from None
-
-    async def _again(self, make: Callable[[], Awaitable[T]], limit_s: float = _CALL_S) -> T:
-        """A request that changes nothing, tried again where that may help.
-
-        Raises:
-            Fault: Of the last try.
-        """
-        for number in range(_TRIES):
-            try:
-                return await self._once(make, limit_s)
-            except Fault as fault:
-                if not fault.retry or number + 1 == _TRIES:
-                    raise
-                await asyncio.sleep(fault.wait or self._pause_s(number))
-        raise AssertionError
-
-    def _pause_s(self, number: int) -> float:
-        judge = self._judge
-        return min(judge.retry_wait_s * judge.retry_factor**number, judge.retry_max_wait_s)
-
-    async def _list(self) -> list[Any]:
-        """The newest batches of the account.
-
-        Raises:
-            Fault: There is no such list.
-        """
-
-        async def pages() -> list[Any]:
-            found: list[Any] = []
-            async for one in self._api.batches.list(limit=100):
-                found.append(one)
-                if len(found) >= _LISTED:
-                    break
-            return found
-
-        return await self._again(pages)
 
     # One task does all that is asked of the service ---------------------------------------
 
@@ -327,7 +261,7 @@ class BatchTransport(Transport):
 
     async def _recover(self) -> None:
         """See that there is a batch API, and find batches whose creation was not confirmed."""
-        known = await self._list()
+        known = await self._api.newest()
         for batch in self._mine():
             if batch.batch_id:
                 continue
@@ -339,8 +273,7 @@ class BatchTransport(Transport):
     def _adopt(self, batch: Batch, known: list[Any]) -> bool:
         """Take over the service's batch of ours, where a list has it."""
         for one in known:
-            mark = (one.metadata or {}).get(_MARK) if hasattr(one, "metadata") else None
-            if mark == batch.name or (batch.file and one.input_file_id == batch.file):
+            if is_ours(one, batch.name, batch.file):
                 self._ledger.note(batch, batch_id=one.id, status=str(one.status))
                 return True
         return False
@@ -348,7 +281,7 @@ class BatchTransport(Transport):
     async def _search(self, batch: Batch) -> bool:
         for pause_s in (0.0, _LIST_S, _LIST_S):
             await asyncio.sleep(pause_s)
-            if self._adopt(batch, await self._list()):
+            if self._adopt(batch, await self._api.newest()):
                 return True
         return False
 
@@ -361,11 +294,7 @@ class BatchTransport(Transport):
                 self._service, self._judge.label, [(name, own) for own, (name, _) in taken.items()]
             )
             data = b"".join(line for _, line in taken.values())
-            file = await self._again(
-                lambda: self._api.files.create(file=(f"{batch.name}.jsonl", data), purpose="batch"),
-                _FILE_S,
-            )
-            self._ledger.note(batch, file=file.id)
+            self._ledger.note(batch, file=await self._api.upload(batch.name, data))
             await self._create(batch)
             log.info("%s: %d calls are in %s", self._label, len(tries), batch.batch_id)
         finally:
@@ -373,26 +302,19 @@ class BatchTransport(Transport):
 
     async def _create(self, batch: Batch) -> None:
         self._ledger.note(batch, asked=True)
-        for number in range(_TRIES):
+        for number in range(TRIES):
             try:
-                made = await self._once(
-                    lambda: self._api.batches.create(
-                        completion_window="24h",
-                        endpoint="/v1/chat/completions",
-                        input_file_id=batch.file,
-                        metadata={_MARK: batch.name},
-                    )
-                )
+                made = await self._api.create(batch.name, batch.file)
             except Fault as fault:
                 # A refusal makes none; after anything else there may be one.
                 refused = 400 <= fault.code < 500 and fault.code not in (408, 409)
                 if not refused and await self._search(batch):
                     return
-                if not fault.retry or number + 1 == _TRIES:
+                if not fault.retry or number + 1 == TRIES:
                     if refused:
                         self._ledger.note(batch, dropped=True)
                     raise
-                await asyncio.sleep(fault.wait or self._pause_s(number))
+                await asyncio.sleep(fault.wait or self._api.pause_s(number))
             else:
                 self._ledger.note(batch, batch_id=made.id, status=str(made.status))
                 return
@@ -407,7 +329,7 @@ class BatchTransport(Transport):
         if not batch.batch_id:
             raise self._other_key(batch)
         try:
-            now = await self._once(lambda: self._api.batches.retrieve(batch.batch_id))
+            now = await self._api.retrieve(batch.batch_id)
         except Fault as fault:
             if fault.code == 404 and batch.service == self._service:
                 log.warning("%s: the service has no batch %s any more; its calls are sent again",
@@ -422,13 +344,13 @@ class BatchTransport(Transport):
         status = str(now.status).lower()
         counts = now.request_counts
         self._ledger.note(batch, status=status, done=counts.completed if counts else 0)
-        if status not in _OVER:
+        if status not in OVER:
             return False
         if status == "failed" and not now.output_file_id:
             self._failed(batch, now)
             return True
         try:
-            lines = await self._download(now)
+            lines = await self._api.lines(now)
         except Fault as fault:
             if fault.stop:
                 raise
@@ -441,33 +363,6 @@ class BatchTransport(Transport):
                 "Re-run the same command to send them again."
             )
         return True
-
-    async def _download(self, now: Any) -> dict[str, dict[str, Any]]:
-        """The lines of a batch that has ended, by the names of the tries."""
-        found: dict[str, dict[str, Any]] = {}
-        for file in (now.error_file_id, now.output_file_id):
-            if not file:
-                continue
-            try:
-                content = await self._again(
-                    lambda file=file: self._api.files.content(file),  # type: ignore[misc]
-                    _FILE_S,
-                )
-            except Fault as fault:
-                if fault.code != 404:
-                    raise
-                log.warning("%s: the service has no file %s any more; its calls are sent again",
-                            self._label, file)  # fmt: skip
-                continue
-            for text in content.content.decode("utf-8", "replace").split("\n"):
-                try:
-                    line = json.loads(text) if text.strip() else None
-                except ValueError:
-                    log.warning("%s: a line of %s cannot be read", self._label, file)
-                    continue
-                if isinstance(line, dict) and "custom_id" in line:
-                    found[str(line["custom_id"])] = line
-        return found
 
     def _collected(self, batch: Batch, lines: Mapping[str, dict[str, Any]], status: str) -> None:
         mine = {own: lines[own] for own in batch.tries if own in lines}
@@ -497,7 +392,7 @@ class BatchTransport(Transport):
             self._one_at_a_time = True
             log.warning("%s: %s; batches of %d calls from now on, one after the other",
                         self._label, said, self._most)  # fmt: skip
-            full = {"error": {"code": _QUEUE_FULL, "message": said}}
+            full = {"error": {"code": QUEUE_FULL, "message": said}}
             self._collected(
                 batch, {own: full | {"custom_id": own} for own in batch.tries}, "failed"
             )
@@ -507,26 +402,3 @@ class BatchTransport(Transport):
             f"{self._label} at {self.where}: batch {batch.batch_id} failed: {said}. "
             "Fix it and re-run the same command, or run it with judge.batch=false."
         )
-
-
-def _reply(line: Any) -> Reply:
-    """What a line says.
-
-    Raises:
-        Fault: It is no reply.
-    """
-    line = line if isinstance(line, dict) else {}
-    response, error = line.get("response"), line.get("error")
-    if isinstance(response, dict) and response.get("status_code"):
-        code, body = int(response["status_code"]), response.get("body")
-        text = body if isinstance(body, str) else json.dumps(body)
-        if answered(line):
-            return read_reply(text)
-        fault = http_fault(code, {}, text, time.time())
-        # The next batch is no hurry, and so often as there are tries.
-        fault.limited, fault.wait = False, None
-        raise fault
-    error = error if isinstance(error, dict) else {}
-    reason = str(error.get("code") or "not_answered")
-    said = str(error.get("message") or "its batch ended before it")
-    raise Fault(reason, said, retry=True, limited=reason == _QUEUE_FULL)
