@@ -37,6 +37,7 @@ class Judge:
     key: str | None
     stage: JudgeStage = field(init=False)
     server: Any = None
+    started: bool = False
     restarting: bool = False
     pending: dict[str, Request] = field(default_factory=dict)
     """Requests handed to the stage whose judgments have not come back."""
@@ -156,6 +157,10 @@ class Judges:
     def submit(self, index: int, request: Request) -> None:
         """Have the judge of a view judge something."""
         judge = self._by_view[index]
+        if judge.config.kind == "local" and judge.server is None:
+            # It has to wait for the engines' cards; much of its start need not.
+            judge.server = self._servers(judge, None)
+            judge.server.make_ready()
         if not judge.restarting:
             judge.stage.submit(request)
         judge.pending[request.judgment_id] = request
@@ -178,7 +183,7 @@ class Judges:
     def start_rest(self) -> None:
         """No more answers will come: servers that had to wait start now."""
         for judge in self._judges:
-            if judge.server is None and judge.config.kind == "local" and judge.pending:
+            if not judge.started and judge.config.kind == "local" and judge.pending:
                 self._start_server(judge, beside_engines=False)
 
     def stop(self, grace_s: float) -> None:
@@ -299,15 +304,13 @@ class Judges:
 
     def _start_server(self, judge: Judge, *, beside_engines: bool) -> None:
         """Start a local judge in the background; its stage begins once it is up."""
-        from mtbench_ray.judges.local_server.server import start_servers
-
         engine = self._config.engine
         threads = engine.cpu_threads or (
             self.cpu_share(engine.replicas or 1) if beside_engines else None
         )
-        judge.server = start_servers(
-            judge.config, judge.key or "", cpu_threads=threads, log_dir=self._log_dir
-        )
+        judge.started = True
+        judge.server = judge.server or self._servers(judge, threads)
+        judge.server.begin()
         self._tell(f"starting the local judge {judge.config.label}")
 
         def ended(error: BaseException | None) -> None:
@@ -316,6 +319,13 @@ class Judges:
                 self._post(ServerNews(judge, "gone", reason))
 
         start_thread("judge-server", lambda: self._watch_server(judge), ended)
+
+    def _servers(self, judge: Judge, threads: int | None) -> Any:
+        from mtbench_ray.judges.local_server.server import local_servers
+
+        return local_servers(
+            judge.config, judge.key or "", cpu_threads=threads, log_dir=self._log_dir
+        )
 
     def _watch_server(self, judge: Judge) -> None:
         """In a thread: wait for a server, and start it again when it dies, a few times."""

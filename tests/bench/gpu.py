@@ -3,9 +3,10 @@
     python tests/bench/gpu.py [PART ...] [--shape qwen7b] [--small qwen1.5b] [--dir /tmp/models]
     python tests/bench/gpu.py models main sweep equal two --no-one --spread --limit-s 560
 
-Parts: models main sweep sweep_host separate equal equal_tied lora mixed ways_out oom start (one GPU
-each), two tensor_parallel replicas (two GPUs). With --spread they run side by side, each in a
-process of its own on cards of its own, as soon as there are any; the output of each is in --logs.
+Parts: models main judge_local sweep sweep_host separate equal equal_tied lora mixed ways_out oom
+start (one GPU each), two tensor_parallel replicas (two GPUs). With --spread they run side by side,
+each in a process of its own on cards of its own, as soon as there are any; the output of each is in
+--logs.
 Models have random weights, the judge is a stub with 2 s latency in its own process. Figures of the
 product are made from the rows and the timeline that its runs leave behind; those of bare engines
 come from gpu_engines.py. Where the package is not installed: PYTHONPATH=<the checkout>.

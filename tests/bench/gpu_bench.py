@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,15 +65,17 @@ class Bench:
                 *self.args.set]  # fmt: skip
 
     def run(
-        self, name: str, *settings: str, judged: bool = False, env: dict[str, str] | None = None
+        self,
+        name: str,
+        *settings: str,
+        judged: bool = False,
+        judge: Sequence[str] = ("judge=none",),
+        env: dict[str, str] | None = None,
     ) -> Run:
         """One command; its rows and timeline. ``settings`` come after the general ones."""
         folder = self.workspace(name)
-        judge = (
-            ["judge=openai", "judge.model=stub", f"judge.base_url={self.stub}"]
-            if judged
-            else ["judge=none"]
-        )
+        if judged:
+            judge = ["judge=openai", "judge.model=stub", f"judge.base_url={self.stub}"]
         command = self.command(folder, *judge, f"sampling.max_tokens={self.args.max_tokens}",
                                f"limit={self.args.limit}", *settings)  # fmt: skip
         began = time.time()

@@ -67,6 +67,33 @@ def main_job(bench: Bench) -> None:
     bench.row("whole command", f"{run.seconds:.1f} s")
 
 
+def judge_local(bench: Bench) -> None:
+    """A judge on the run's only card, after the answers: what is between the two."""
+    run = bench.run(
+        "judge_local",
+        f"model={bench.model(1)}",
+        "judge.max_tokens=32",
+        "judge.max_tokens_retry=0",
+        "judge.parse_retries=0",  # random weights rate nothing
+        judge=["judge=local", f"judge.model={bench.model(2)}"],
+    )
+    judged = [event for event in run.timeline if event["event"] == "judgment"]
+    last = span(run.answers)[1]
+    bench.row("local judge: exit, turns, judgments", f"{run.code}, {len(run.answers)}, "
+              f"{len(judged)}", "3, 160, 160")  # fmt: skip
+    if judged:
+        first = min(event["started"] for event in judged)
+        bench.row(
+            "last answer -> first call of the local judge", f"{first - last:.1f} s", "<= 20 s"
+        )
+        end = max(event["judged"] for event in judged)
+        bench.row("its calls", f"{end - first:.1f} s")
+    bench.row("whole command", f"{run.seconds:.1f} s")
+    for log in run.folder.glob("runs/*/judge_server_*.log"):
+        print(f"-- {log.name}; last answer at {time.strftime('%H:%M:%S', time.localtime(last))}")
+        print(log.read_text(errors="replace")[:20000], flush=True)
+
+
 def _bare(bench: Bench, name: str, model: str, *arguments: str) -> dict[str, float]:
     """An engine by itself with the main job's requests, and where its start went."""
     run = bench.engines("bare", "bare", model, "--max-tokens", str(bench.args.max_tokens),
@@ -338,7 +365,8 @@ def _one_checkpoint(bench: Bench, setting: str) -> None:
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
-    "models": models, "main": main_job, "sweep": sweep, "sweep_host": sweep_host,
+    "models": models, "main": main_job, "judge_local": judge_local, "sweep": sweep,
+    "sweep_host": sweep_host,
     "separate": separate, "equal": equal, "equal_tied": equal_tied, "lora": lora, "mixed": mixed,
     "ways_out": ways_out, "oom": oom, "start": start, "two": two,
     "tensor_parallel": tensor_parallel, "replicas": replicas,

@@ -5,8 +5,10 @@ engine; the last one runs vLLM itself.
 """
 
 import concurrent.futures
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,7 +31,7 @@ from mtbench_ray.judges.local_server.process import (
     server_arguments,
     server_environment,
 )
-from mtbench_ray.judges.local_server.server import start_servers
+from mtbench_ray.judges.local_server.server import Cards, local_servers
 
 KEY = "a-random-key"
 OUTSIDE = dict(os.environ)
@@ -37,6 +39,7 @@ OUTSIDE = dict(os.environ)
 
 STUB = """
 import argparse, http.server, os, signal, subprocess, sys, threading, time
+if __name__ != "__main__": raise ImportError("nothing to import early")
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--port", type=int)
 arguments.add_argument("--host")
@@ -44,6 +47,7 @@ arguments.add_argument("--stub", default="")
 known, _ = arguments.parse_known_args()
 stub = known.stub
 print("the key is", os.environ["VLLM_API_KEY"], flush=True)
+print("cards:", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
 engine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 if stub == "crash":
     print("ValueError: no such model", file=sys.stderr)
@@ -164,9 +168,13 @@ def cluster(stub_path):
 def start(cluster, tmp_path):
     groups = []
 
-    def start(stub: str = "", **judge: object):
+    def start(stub: str = "", ready: bool = False, **judge: object):
         config = JudgeConfig(kind="local", **{"model": "m", "args": {"stub": stub}, **judge})  # type: ignore[arg-type]
-        groups.append(start_servers(config, KEY, log_dir=str(tmp_path / "logs")))
+        groups.append(local_servers(config, KEY, log_dir=str(tmp_path / "logs")))
+        if ready:
+            groups[-1].make_ready()
+        else:
+            groups[-1].begin()
         return groups[-1]
 
     yield start
@@ -182,6 +190,16 @@ def servers(port_of: str) -> list[psutil.Process]:
         line = process.info["cmdline"] or []
         if "--port" in line and line[line.index("--port") + 1] == port:
             found += [process, *process.children(recursive=True)]
+    return list({process.pid: process for process in found}.values())
+
+
+def servers_of(log: Path) -> list[psutil.Process]:
+    """The processes that write to a log, and their children."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.readlink(f"/proc/{process.pid}/fd/1") == str(log):
+                found += [process, *process.children(recursive=True)]
     return list({process.pid: process for process in found}.values())
 
 
@@ -226,12 +244,67 @@ def test_replicas_start_and_stop_without_a_trace(start, tmp_path):
     assert len(set(group.base_urls)) == 2
     assert group.dead() == {}
     processes = [p for url in group.base_urls for p in servers(url)]
-    assert len(processes) == 8, "each a supervisor, its guard, a server and its engine"
+    # Each a supervisor, its guard, a server, its engine, the fork server and its tracker.
+    assert len(processes) == 12
     for process in processes:
         assert KEY not in " ".join(process.cmdline())
     group.stop()
     assert all_gone(processes)
     assert all(port_is_free(url) for url in group.base_urls)
+
+
+def free_gpus() -> float:
+    import ray
+
+    return ray.available_resources().get("GPU", 0)
+
+
+def wait_until(true, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.rays
+def test_a_server_is_readied_without_a_gpu_and_served_on_those_that_come_free(start, tmp_path):
+    import ray
+
+    engine = ray.remote(num_cpus=0, num_gpus=2)(Cards).remote()
+    ray.get(engine.visible.remote())
+    group = start(ready=True)
+    wait_until(lambda: list(tmp_path.glob("logs/*.log")))
+    (log,) = tmp_path.glob("logs/*.log")
+    group.begin()
+    with pytest.raises(EngineFault, match=r"needs 1 free GPU"):
+        group.wait_ready(2)
+    ray.kill(engine)
+    group.wait_ready(60)
+    assert re.search(r"^cards: [01]$", log.read_text(), re.M)
+    assert KEY not in log.read_text().replace(f"the key is {KEY}", "")
+    processes = servers_of(log)
+    with pytest.raises(OSError, match=r"closed connection|reset"):
+        get(f"{group.base_urls[0]}/die")
+    group.restart(60)
+    assert group.dead() == {}
+    assert free_gpus() == 1
+    group.stop()
+    assert all_gone(processes)
+    wait_until(lambda: free_gpus() == 2)
+
+
+@pytest.mark.rays
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_readied_server_that_never_serves_leaves_nothing(start, tmp_path, begun):
+    group = start(ready=True, tensor_parallel=3)
+    wait_until(lambda: list(tmp_path.glob("logs/*.log")))
+    (log,) = tmp_path.glob("logs/*.log")
+    processes = servers_of(log)
+    assert processes
+    if begun:
+        group.begin()
+    group.stop()
+    assert all_gone(processes)
 
 
 @pytest.mark.rays
@@ -330,9 +403,10 @@ def test_a_killed_driver_leaves_no_orphan(stub_path, tmp_path):
     script = (
         "import ray, time\n"
         "from mtbench_ray.config import JudgeConfig\n"
-        "from mtbench_ray.judges.local_server.server import start_servers\n"
+        "from mtbench_ray.judges.local_server.server import Cards, local_servers\n"
         "ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)\n"
-        "group = start_servers(JudgeConfig(kind='local', model='m'), 'k')\n"
+        "group = local_servers(JudgeConfig(kind='local', model='m'), 'k')\n"
+        "group.begin()\n"
         "group.wait_ready(60)\n"
         "print(group.base_urls[0], flush=True)\n"
         "time.sleep(600)\n"
@@ -380,7 +454,8 @@ def check_real_server(log_dir: str) -> None:
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     judge = JudgeConfig(kind="local", model="smollm2-135m", max_model_len=2048)
-    group = start_servers(judge, KEY, log_dir=log_dir)
+    group = local_servers(judge, KEY, log_dir=log_dir)
+    group.begin()
     group.wait_ready(240)
     (url,) = group.base_urls
     processes = servers(url)

@@ -10,6 +10,9 @@ from mtbench_ray.run import judge_pool as judging
 from mtbench_ray.run.ray_runtime import RayRuntime
 
 
+run_order: list[str] = []
+
+
 class Group:
     """Stands for the servers of a local judge: one that is up at once."""
 
@@ -18,6 +21,12 @@ class Group:
 
     def __init__(self, url, error):
         self.base_urls, self.error = [url], error
+
+    def make_ready(self):
+        run_order.append("ready")
+
+    def begin(self):
+        run_order.append("begin")
 
     def wait_ready(self, timeout):
         if self.error is not None:
@@ -41,7 +50,7 @@ def run(questions, tmp_path, capsys, monkeypatch):
             run.started.append(judge.model)
             return Group(stub.url, run.error)
 
-        monkeypatch.setattr("mtbench_ray.judges.local_server.server.start_servers", start)
+        monkeypatch.setattr("mtbench_ray.judges.local_server.server.local_servers", start)
 
         def run(*more):
             code = main([
@@ -52,6 +61,7 @@ def run(questions, tmp_path, capsys, monkeypatch):
             return code, capsys.readouterr().err
 
         run.started, run.error = [], None
+        run_order.clear()
         yield run
 
 
@@ -59,6 +69,7 @@ def run(questions, tmp_path, capsys, monkeypatch):
 def test_a_local_judge_is_started_once_and_only_where_something_is_pending(run, schedule):
     code, err = run(f"judge.schedule={schedule}")
     assert (code, run.started) == (0, ["org/judge"]), err
+    assert run_order == (["ready", "begin"] if schedule == "after" else ["begin"])
     # Answers are missing, but their verdicts are not this judge's: nothing can be judged.
     failing = "engine.fake_faults={error_on: [1, 2, 3, 4]}"
     code, err = run(f"judge.schedule={schedule}", "model.name=other", "model.path=o", failing)

