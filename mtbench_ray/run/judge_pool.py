@@ -140,9 +140,13 @@ class Judges:
         for judge in self._judges:
             if judge.config.kind != "local":
                 judge.stage.begin()
+            elif not (judge.pending or id(judge) in waiting):
+                continue
             elif answers and not self._together(judge):
-                continue  # after the answers: last_call
-            elif judge.pending or id(judge) in waiting:
+                # It has to wait for the engines' cards, until last_call; much of its start need not.
+                judge.server = self._servers(judge, None)
+                judge.server.make_ready()
+            else:
                 self._start_server(judge, beside_engines=answers)
 
     def check_gpus(self) -> None:
@@ -157,10 +161,9 @@ class Judges:
     def submit(self, index: int, request: Request) -> None:
         """Have the judge of a view judge something."""
         judge = self._by_view[index]
-        if judge.config.kind == "local" and judge.server is None:
-            # It has to wait for the engines' cards; much of its start need not.
-            judge.server = self._servers(judge, None)
-            judge.server.make_ready()
+        if judge.server is not None and not judge.started:
+            # From now on the disk has nothing better to do.
+            judge.server.read_ahead()
         if not judge.restarting:
             judge.stage.submit(request)
         judge.pending[request.judgment_id] = request

@@ -275,6 +275,7 @@ def test_a_server_is_readied_without_a_gpu_and_served_on_those_that_come_free(st
     group = start(ready=True)
     wait_until(lambda: list(tmp_path.glob("logs/*.log")))
     (log,) = tmp_path.glob("logs/*.log")
+    group.read_ahead()
     group.begin()
     with pytest.raises(EngineFault, match=r"needs 1 free GPU"):
         group.wait_ready(2)

@@ -9,7 +9,6 @@ from mtbench_ray.cli.main import main
 from mtbench_ray.run import judge_pool as judging
 from mtbench_ray.run.ray_runtime import RayRuntime
 
-
 run_order: list[str] = []
 
 
@@ -24,6 +23,9 @@ class Group:
 
     def make_ready(self):
         run_order.append("ready")
+
+    def read_ahead(self):
+        run_order.append("read")
 
     def begin(self):
         run_order.append("begin")
@@ -69,12 +71,13 @@ def run(questions, tmp_path, capsys, monkeypatch):
 def test_a_local_judge_is_started_once_and_only_where_something_is_pending(run, schedule):
     code, err = run(f"judge.schedule={schedule}")
     assert (code, run.started) == (0, ["org/judge"]), err
-    assert run_order == (["ready", "begin"] if schedule == "after" else ["begin"])
+    early = ["ready", "read", "begin"] if schedule == "after" else ["begin"]
+    assert list(dict.fromkeys(run_order)) == early
     # Answers are missing, but their verdicts are not this judge's: nothing can be judged.
     failing = "engine.fake_faults={error_on: [1, 2, 3, 4]}"
     code, err = run(f"judge.schedule={schedule}", "model.name=other", "model.path=o", failing)
     assert code == 3, err
-    assert len(run.started) == (1 if schedule == "after" else 2)
+    assert run_order.count("begin") == (1 if schedule == "after" else 2)
 
 
 def test_a_watch_that_dies_of_something_unexpected_ends_its_judge_with_a_message(run):

@@ -4,5 +4,5 @@ In: the settings of a judge.
 
 Out: addresses of servers, and news when one dies.
 
->>> from mtbench_ray.judges.local_server.server import start_servers  # needs Ray when called
+>>> from mtbench_ray.judges.local_server.server import local_servers  # needs Ray when called
 """

@@ -139,7 +139,7 @@ def server_environment(spec: ServerSpec) -> dict[str, str]:
 
 
 class JudgeServer:
-    """One server; made into a Ray actor by ``server.start_servers``.
+    """One server; made into a Ray actor by ``server.local_servers``.
 
     Args:
         spec: The server's settings.
@@ -156,19 +156,22 @@ class JudgeServer:
         self._cards: str | None = None
 
     def ready(self) -> None:
-        """Do what needs no GPU: the server's imports, and its weights into the page cache.
+        """Do what needs no GPU: the server's imports.
 
         Raises:
             UserError: As :meth:`start`.
         """
-        path = self._model_path()
-        self._reading = ReadAhead(ModelConfig(path=path))
+        self._model_path()
         folder = Path(tempfile.mkdtemp(prefix="judge_order_"))
         self._order = folder / "order.json"
         env = server_environment(self._spec)
         # Ray hides all cards from an actor without any; vLLM would believe that there are none.
         env.pop("CUDA_VISIBLE_DEVICES", None)
         self._launch([*_SERVE, WAIT, str(self._order)], env)
+
+    def read_ahead(self) -> None:
+        """Read the weights into the page cache."""
+        self._reading = ReadAhead(ModelConfig(path=self._model_path()))
 
     def start(self, cards: str | None = None) -> str:
         """Start the server, or start it again where it died, if possible on the same port.

@@ -50,6 +50,7 @@ class ServerGroup:
     _actors: list[Any] = field(default_factory=list)
     _starts: list[Any] = field(default_factory=list)
     _holders: list[Any] = field(default_factory=list)
+    _reading: list[Any] = field(default_factory=list)
     _moved: set[int] = field(default_factory=set)
     _stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -156,6 +157,11 @@ class ServerGroup:
             actor = ray.remote(JudgeServer).options(**options).remote(self.spec)
             self._actors.append(actor)
             self._starts.append(actor.ready.remote())
+
+    def read_ahead(self) -> None:
+        """Have the weights of readied servers read into the page cache; the first call counts."""
+        if self._actors and not self._reading:
+            self._reading = [self._actors[0].read_ahead.remote()]
 
     def _start_actor(self, index: int) -> None:
         import ray
