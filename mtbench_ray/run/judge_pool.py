@@ -143,7 +143,7 @@ class Judges:
             elif not (judge.pending or id(judge) in waiting):
                 continue
             elif answers and not self._together(judge):
-                # It has to wait for the engines' cards, until last_call; much of its start need not.
+                # It has to wait for the engines' cards; much of its start need not.
                 judge.server = self._servers(judge, None)
                 judge.server.make_ready()
             else:

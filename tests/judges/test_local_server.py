@@ -286,6 +286,7 @@ def test_a_server_is_readied_without_a_gpu_and_served_on_those_that_come_free(st
     processes = servers_of(log)
     with pytest.raises(OSError, match=r"closed connection|reset"):
         get(f"{group.base_urls[0]}/die")
+    wait_until(group.dead)
     group.restart(60)
     assert group.dead() == {}
     assert free_gpus() == 1
