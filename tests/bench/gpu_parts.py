@@ -250,6 +250,33 @@ def lora(bench: Bench) -> None:
     bench.row("different answers to one question", str(len(firsts)), "3")
 
 
+def adapters(bench: Bench) -> None:
+    """A base and its adapters in one engine, against a run for each (the time of one, times all).
+
+    Once for each of ``--at-once``: conversations at once, and adapters in one batch.
+    """
+    base = bench.model(1, bench.args.small)
+    made = [str(bench.adapter(base, seed + 1)) for seed in range(bench.args.adapters)]
+    names = ["null", *made]
+    alone = bench.run("adapter-alone", f"model={base}", f"model.adapter={made[0]}",
+                      "engine.replicas=1")  # fmt: skip
+    first, last = span(alone.answers)
+    bench.row("a run of one adapter: turns, answers, whole command",
+              f"{len(alone.answers)}, {last - first:.1f} s, {alone.seconds:.1f} s")  # fmt: skip
+    for at_once in bench.args.at_once.split(","):
+        sequences, loras = at_once.split("/") if "/" in at_once else ("", "")
+        chosen = [f"engine.max_num_seqs={sequences}", f"+engine.args.max_loras={loras}"]
+        run = bench.run("adapters", "-m", f"model={base}", f"model.adapter={','.join(names)}",
+                        "engine.replicas=1", *(chosen if sequences else []))  # fmt: skip
+        first, last = span(run.answers)
+        tokens = sum(row["output_tokens"] for row in run.answers)
+        bench.row(f"{len(names)} in one engine, {at_once}: exit, turns, answers, whole command",
+                  f"{run.code}, {len(run.answers)}, {last - first:.1f} s "
+                  f"({tokens / (last - first):.0f} tokens/s), {run.seconds:.1f} s")  # fmt: skip
+        bench.row("a run for each / all in one", f"{len(names) * alone.seconds / run.seconds:.1f}",
+                  ">= 8")  # fmt: skip
+
+
 def mixed(bench: Bench) -> None:
     """Two architectures and a model larger than the card in one sweep.
 
@@ -367,7 +394,8 @@ def _one_checkpoint(bench: Bench, setting: str) -> None:
 PARTS: dict[str, Callable[[Bench], None]] = {
     "models": models, "main": main_job, "judge_local": judge_local, "sweep": sweep,
     "sweep_host": sweep_host,
-    "separate": separate, "equal": equal, "equal_tied": equal_tied, "lora": lora, "mixed": mixed,
+    "separate": separate, "equal": equal, "equal_tied": equal_tied, "lora": lora,
+    "adapters": adapters, "mixed": mixed,
     "ways_out": ways_out, "oom": oom, "start": start, "two": two,
     "tensor_parallel": tensor_parallel, "replicas": replicas,
 }  # fmt: skip

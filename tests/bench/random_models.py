@@ -120,18 +120,33 @@ def make_adapter(base: Path, seed: int, rank: int = 16) -> Path:
 
 
 def _write_adapter(out: Path, base: Path, seed: int, rank: int) -> None:
+    """In the layout of PEFT, which a GPU machine may lack."""
     import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
+    from safetensors.torch import save_file
 
+    out.mkdir()
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
-    modules = ["q_proj", "v_proj"]
-    tuned = get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=modules))
-    for name, parameter in tuned.named_parameters():
-        if "lora_" in name:
-            torch.nn.init.normal_(parameter, std=0.05)
-    tuned.save_pretrained(out)
+    config = json.loads((base / "config.json").read_text())
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    head = config.get("head_dim") or hidden // heads
+    widths = {"q_proj": heads * head, "v_proj": config["num_key_value_heads"] * head}
+    tensors = {}
+    for layer in range(config["num_hidden_layers"]):
+        for name, width in widths.items():
+            place = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            for part, shape in (("A", (rank, hidden)), ("B", (width, rank))):
+                values = torch.randn(shape, dtype=torch.float32) * 0.05
+                tensors[f"{place}.lora_{part}.weight"] = values.to(torch.bfloat16)
+    save_file(tensors, out / "adapter_model.safetensors")
+    settings = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(base),
+        "r": rank,
+        "lora_alpha": 2 * rank,
+        "target_modules": list(widths),
+    }
+    (out / "adapter_config.json").write_text(json.dumps(settings))
 
 
 def save_tokenizer(out: Path, size: int) -> None:
