@@ -169,18 +169,13 @@ class ShardUnit:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What an engine actor takes at once: some conversations of one checkpoint.
-
-    Attributes:
-        next_model: The checkpoint that this replica is likely to get next, to be made ready.
-    """
+    """What an engine actor takes at once: some conversations of one checkpoint."""
 
     model: ModelConfig
     sampling: SamplingConfig
     engine: EngineConfig
     units: tuple[ShardUnit, ...]
     run_id: str = ""
-    next_model: ModelConfig | None = None
 
 
 Output = Turn | EngineEvent

@@ -7,6 +7,8 @@
   but the next start in this process works.
 - ``slow_start``: seconds.
 - ``log``: a line for standard error.
+- ``swap_s``: weights can be swapped; seconds that this takes where the model was not prepared.
+- ``slow_once``: a file; the first engine that makes it is slow, ``slow_times`` (4) as slow.
 - ``asks_for_gpus``: Ray places the engine as a real one; see ``generate/cluster.py``.
 - ``die_on``, ``hang_on``: questions that take the engine down, each time; ``die_once_on``,
   ``hang_once_on``: the first time in this process.
@@ -22,6 +24,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -71,6 +74,8 @@ class FakeEngine:
         mine = "models" not in faults or model.label in faults["models"]
         self._faults: dict[str, Any] = dict(faults) if mine else {}
         self._watch = Watch(config.stall_s)
+        self._prepared: ModelConfig | None = None
+        self._times = 1.0
         self.thinking = thinking_spec(model, "")
 
     @classmethod
@@ -85,6 +90,9 @@ class FakeEngine:
         await asyncio.sleep(faults.get("slow_start", 0.0))
         if "log" in faults:
             print(faults["log"], file=sys.stderr, flush=True)
+        with contextlib.suppress(KeyError, FileExistsError):
+            Path(faults["slow_once"]).touch(exist_ok=False)
+            engine._times = float(faults.get("slow_times", 4))
         for name in ("fail_start", "fail_start_fatal", "fail_start_once"):
             if name in faults and not (name.endswith("once") and _again(model.label + name)):
                 await engine.stop()
@@ -99,6 +107,7 @@ class FakeEngine:
 
     async def prepare(self, model: ModelConfig) -> None:
         """See :class:`~mtbench_ray.engines.base.Engine`."""
+        self._prepared = model
 
     async def adopt(self, model: ModelConfig) -> Engine | None:
         """Serves another prompt set-up of the same model; nothing else."""
@@ -110,8 +119,15 @@ class FakeEngine:
         return FakeEngine(model, self._config)
 
     async def swap(self, model: ModelConfig) -> Swap:
-        """Never: a scripted engine has no weights."""
-        return Swap(None, "")
+        """Where it is scripted: there are no weights."""
+        if "swap_s" not in self._faults:
+            return Swap(None, "")
+        ready, self._prepared = self._prepared == model, None
+        await asyncio.sleep(0.0 if ready else self._faults["swap_s"])
+        self._watch.close()
+        swapped = FakeEngine(model, self._config)
+        swapped._times = self._times
+        return Swap(swapped, "from memory" if ready else "from files")
 
     async def stop(self) -> None:
         """See :class:`~mtbench_ray.engines.base.Engine`."""
@@ -147,7 +163,7 @@ class FakeEngine:
 
     async def _speak(self, question: str, turn: int, tokens: int) -> None:
         """Take the time of ``tokens`` tokens, or fail as scripted halfway."""
-        seconds = tokens * self._config.fake_seconds_per_token
+        seconds = tokens * self._config.fake_seconds_per_token * self._times
         steps = max(1, int(seconds / 0.25))
         for step in range(steps):
             if seconds:

@@ -1,9 +1,10 @@
 """The Ray Data graph: shards in, turn rows out, each as soon as it is there.
 
-Only this module imports ray.data. A shard (some conversations of one checkpoint) is one input row;
-an engine actor turns it into many output rows. Two settings make them stream: an output block per
-row, and a generator buffer that does not hold the actor back (the defaults deliver rows seconds
-late and slow generation down).
+Only this module imports ray.data. An input row is a token: it has an engine actor do one shard
+(some conversations of one checkpoint), which the actor takes from the queue that all share
+(:mod:`~mtbench_ray.generate.claims`) and turns into many output rows. Two settings make them
+stream: an output block per row, and a generator buffer that does not hold the actor back (the
+defaults deliver rows seconds late and slow generation down).
 
 Judging is not part of the graph: rows reach the driver, which writes them, and only then are they
 judged. So no answer is lost while it waits for a slow judge, and no key leaves the driver.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import logging
 import os
@@ -26,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mtbench_ray.config import ClusterConfig
+from mtbench_ray.config import ClusterConfig, ModelConfig
 from mtbench_ray.engines.base import Output, Shard
 from mtbench_ray.errors import EngineFault
 from mtbench_ray.generate.actor_failures import (
@@ -38,12 +40,15 @@ from mtbench_ray.generate.actor_failures import (
     end_actors,
     node_is_lost,
 )
+from mtbench_ray.generate.claims import Begun, ClaimQueue, Following
 from mtbench_ray.generate.cluster import gpus_of_engine, needs_ray
 from mtbench_ray.generate.engine_logs import EngineLog, engine_logs
-from mtbench_ray.generate.shards import shard_from_json, shard_to_json
 from mtbench_ray.generate.worker import ShardWorker
 from mtbench_ray.schema import EngineEvent, Turn, decode, encode
 from mtbench_ray.system.threads import start_thread
+
+_QUEUE_S = 120.0
+"""Patience of an engine actor with the claim queue, whose process may have to come up first."""
 
 
 @dataclass(frozen=True)
@@ -68,48 +73,80 @@ class EngineActor:
     """Ray Data UDF around a worker: a plain generator, since an async one would not stream.
 
     Args:
-        replays: Ray calls an actor that it started again with the interrupted shard again. Its rows
-            would come twice or, since Ray leaves out as many as it had taken, not at all: such a
-            call yields nothing, and the driver asks for what it lacks.
+        queue: Handle of the actor that is the claim queue.
     """
 
-    def __init__(self, replays: bool = False) -> None:
+    def __init__(self, queue: Any) -> None:
         import ray
 
-        self.worker = ShardWorker(f"{platform.node()}-{os.getpid()}")
-        self._skip = replays and ray.get_runtime_context().was_current_actor_reconstructed
+        # Of an actor that Ray has started again the id is the same, and the process another.
+        self._id = ray.get_runtime_context().get_actor_id()
+        self._process = f"{platform.node()}-{os.getpid()}"
+        self._queue = queue
+        self.worker = ShardWorker(self._process)
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
         """Answer one shard; yields one-row batches: ``begin``, ``rows`` (JSON of those that are
-        there together, an empty list as a sign of life), ``end``.
+        there together, an empty list as a sign of life), ``end``; none where nothing is left.
+
+        Ray from 2.64 on calls an actor that it started again with the interrupted token again. Its
+        rows would come twice or, since Ray leaves out as many as it had taken, not at all: for such
+        a call nothing is left, and the driver asks for what it lacks.
 
         What goes wrong here comes out as a row too: Ray's own handling of exceptions would end
         the stream of all shards, or drop the rest of this one silently.
         """
-        if self._skip:
-            self._skip = False
-            return
-        index = int(batch["index"][0])
-
-        def row(kind: str, text: str = "") -> dict[str, list[Any]]:
-            return {"shard": [index], "kind": [kind], "row": [text]}
-
-        yield row("begin", json.dumps(_whereabouts()))
         try:
-            for together in self.worker.run_together(shard_from_json(str(batch["row"][0]))):
-                yield row("rows", json.dumps([[isinstance(o, Turn), encode(o)] for o in together]))
+            begun = self._begin(int(batch["token"][0]))
+        except Exception:
+            yield _row(-1, "fault", traceback.format_exc())
+            return
+        if begun is None:
+            return
+        yield _row(begun.index, "begin", json.dumps(_whereabouts()))
+        try:
+            for together in self.worker.run_together(
+                begun.shard, Following(begun.more, self._claim)
+            ):
+                rows = [[isinstance(o, Turn), encode(o)] for o in together]
+                yield _row(begun.index, "rows", json.dumps(rows))
         except EngineFault as fault:
             # The event loop of this process is blocked or gone, and no other can be had in it. The
             # driver hears of its end, and of these last lines.
             print(f"EngineFault: {fault}", file=sys.stderr, flush=True)
             os._exit(1)
         except Exception:
-            yield row("fault", traceback.format_exc())
-        yield row("end")
+            yield _row(begun.index, "fault", traceback.format_exc())
+        yield _row(begun.index, "end")
+
+    def _begin(self, token: int) -> Begun | None:
+        import ray
+        from ray.exceptions import RayActorError
+
+        with contextlib.suppress(RayActorError):
+            call = self._queue.begin.remote(self._id, self._process, token)
+            begun: Begun | None = ray.get(call, timeout=_QUEUE_S)
+            return begun
+        # The queue died: no shard of this stream is begun any more, and the driver makes another.
+        return None
+
+    def _claim(self) -> ModelConfig | None:
+        import ray
+
+        with contextlib.suppress(Exception):  # the checkpoint is only not ready when its turn comes
+            model: ModelConfig | None = ray.get(
+                self._queue.claim.remote(self._id), timeout=_QUEUE_S
+            )
+            return model
+        return None
 
     def __ray_shutdown__(self) -> None:
         """End the engine with the actor."""
         self.worker.close()
+
+
+def _row(shard: int, kind: str, text: str = "") -> dict[str, list[Any]]:
+    return {"shard": [shard], "kind": [kind], "row": [text]}
 
 
 def _whereabouts() -> dict[str, Any]:
@@ -151,7 +188,8 @@ def _stream_ray(
     shards: Sequence[Shard], replicas: int, cluster: ClusterConfig, stop: threading.Event
 ) -> Iterator[Output | CrashedShard | EngineLog]:
     gpus = gpus_of_engine(shards[0].engine, cluster)
-    dataset = _graph(shards, replicas, gpus)
+    queue_actor = _queue(shards)
+    dataset = _graph(len(shards), replicas, gpus, queue_actor)
     rows: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
 
     def pull() -> None:
@@ -166,6 +204,7 @@ def _stream_ray(
     seen: dict[str, dict[str, Any]] = {}
     try:
         with TaskErrors() as errors, contextlib.ExitStack() as ending:
+            ending.callback(_end_queue, queue_actor)
             ending.callback(end_actors, seen)
             ending.enter_context(_Releasing(dataset, stop))
             start_thread("rows", pull, ended=rows.put)
@@ -250,8 +289,26 @@ class _Releasing:
                     executor.shutdown(force=True)
 
 
-def _graph(shards: Sequence[Shard], replicas: int, gpus: int) -> Any:
-    """The dataset: one input row per shard, an actor pool over them."""
+def _queue(shards: Sequence[Shard]) -> Any:
+    """The claim queue as an actor beside the driver: it is lost only with the driver's machine."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor = ray.remote(ClaimQueue).options(num_cpus=0, scheduling_strategy=here)
+    return actor.remote(shards)
+
+
+def _end_queue(queue_actor: Any) -> None:
+    import ray
+
+    with contextlib.suppress(Exception):
+        if ray.is_initialized():
+            ray.kill(queue_actor)
+
+
+def _graph(tokens: int, replicas: int, gpus: int, queue_actor: Any) -> Any:
+    """The dataset: an input row for each shard, an actor pool over them."""
     import ray
     import ray.data
 
@@ -267,55 +324,52 @@ def _graph(shards: Sequence[Shard], replicas: int, gpus: int) -> Any:
         # Its own console handler only: its log files keep everything, and others' are theirs.
         if isinstance(handler, logging.StreamHandler) and type(handler).__module__[:4] == "ray.":
             handler.setLevel(logging.CRITICAL)
-    rows = [{"index": i, "row": shard_to_json(shard)} for i, shard in enumerate(shards)]
     arguments: dict[str, Any] = {
+        "fn_constructor_args": (queue_actor,),
         "batch_size": 1,
         "num_cpus": ACTOR_CPUS,
         "num_gpus": gpus,
         "compute": ray.data.ActorPoolStrategy(
-            size=min(replicas, len(shards)),
+            size=min(replicas, tokens),
             max_tasks_in_flight_per_actor=1,
             max_concurrent_calls_per_actor=1,
         ),
     }
-    source = ray.data.from_items(rows, override_num_blocks=len(rows))
+    rows = [{"token": token} for token in range(tokens)]
+    source = ray.data.from_items(rows, override_num_blocks=tokens)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
-            # By default Ray runs the shard of a dead actor again without end, and while no node
+            # By default Ray runs the token of a dead actor again without end, and while no node
             # has room for the actor it waits without end.
             return source.map_batches(EngineActor, **arguments, max_restarts=-1, max_task_retries=0)
         except TypeError:  # from Ray 2.64 on these arguments are gone
-            return source.map_batches(
-                EngineActor, **arguments, fn_constructor_kwargs={"replays": True}
-            )
+            return source.map_batches(EngineActor, **arguments)
 
 
 def _stream_here(
     shards: Sequence[Shard], replicas: int, stop: threading.Event
 ) -> Iterator[Output | CrashedShard | EngineLog]:
     """The same workers in threads of this process: an endpoint needs no actor and no start."""
-    todo: queue.SimpleQueue[Shard] = queue.SimpleQueue()
-    for shard in shards:
-        todo.put(shard)
+    claims, numbers = ClaimQueue(shards), itertools.count()
     outputs: queue.SimpleQueue[Output | CrashedShard | BaseException | None] = queue.SimpleQueue()
     workers = min(replicas, len(shards))
 
     def work(name: str) -> None:
-        worker = ShardWorker(name)
+        worker, process = ShardWorker(name), str(next(numbers))
+        claim = functools.partial(claims.claim, name)
         try:
             while not stop.is_set():
-                try:
-                    shard = todo.get_nowait()
-                except queue.Empty:
+                begun = claims.begin(name, process, next(numbers))
+                if begun is None:
                     break
                 try:
-                    for output in worker.run(shard):
+                    for output in worker.run(begun.shard, Following(begun.more, claim)):
                         outputs.put(output)
                 except EngineFault as fault:
-                    outputs.put(CrashedShard(shard, str(fault)))
+                    outputs.put(CrashedShard(begun.shard, str(fault)))
                     worker.close()
-                    worker = ShardWorker(name)
+                    worker, process = ShardWorker(name), str(next(numbers))
         finally:
             worker.close()
 

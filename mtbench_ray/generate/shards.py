@@ -1,15 +1,19 @@
-"""What an engine takes at once: pending conversations cut into shards, and shards as text."""
+"""What an engine takes at once: pending conversations cut into shards."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import Shard, ShardUnit
+from mtbench_ray.errors import UserError
+from mtbench_ray.models.checkpoint import weight_files
 from mtbench_ray.models.window import window_needed
-from mtbench_ray.schema import Question, Turn, decode
 
 
 @dataclass(frozen=True)
@@ -117,52 +121,35 @@ def _window(item: Work) -> int:
 
 
 def make_shards(work: Sequence[Work], replicas: int, run_id: str) -> list[Shard]:
-    """Cut work into what an engine takes at once.
+    """Cut work into what an engine takes at once, in the order in which it is to be begun.
 
     With as many models as replicas or more, a shard is a whole model: one engine start or swap
-    each. With fewer, each model is split over its share of the replicas. The longest shards come
-    first, so that none of them is alone at the end.
+    each. With fewer, each model is split over its share of the replicas. The longest come first, so
+    that none of them is alone at the end.
     """
     parts = max(1, replicas // max(1, len(work)))
     shards = []
-    for index, item in enumerate(work):
+    for item in work:
         count = min(parts, len(item.units))
-        following = work[index + replicas].model if index + replicas < len(work) else None
         shards += [
             # Every count-th unit: each part gets a share of every category.
-            Shard(
-                item.model, item.sampling, item.engine, item.units[part::count], run_id, following
-            )
+            Shard(item.model, item.sampling, item.engine, item.units[part::count], run_id)
             for part in range(count)
         ]
-    return sorted(shards, key=lambda shard: -len(shard.units))
+    sizes = _sizes(shards)
+    return sorted(shards, key=lambda shard: -_turns_left(shard) * sizes[shard.model.path])
 
 
-def shard_to_json(shard: Shard) -> str:
-    """A shard as text: Arrow would infer a schema from the first row and lose keys of others."""
-    return json.dumps(asdict(shard), ensure_ascii=True)
+def _turns_left(shard: Shard) -> int:
+    return sum(len(unit.question.turns) - len(unit.done) for unit in shard.units)
 
 
-def shard_from_json(text: str) -> Shard:
-    """The reverse of :func:`shard_to_json`."""
-    data = json.loads(text)
-    units = tuple(
-        ShardUnit(
-            decode(Question, unit["question"]),
-            unit["sample"],
-            unit["answer_id"],
-            tuple(decode(Turn, turn) for turn in unit["done"]),
-            ModelConfig(**unit["model"]) if unit["model"] else None,
-            SamplingConfig(**unit["sampling"]) if unit["sampling"] else None,
-        )
-        for unit in data["units"]
-    )
-    following = data["next_model"]
-    return Shard(
-        ModelConfig(**data["model"]),
-        SamplingConfig(**data["sampling"]),
-        EngineConfig(**data["engine"]),
-        units,
-        data["run_id"],
-        ModelConfig(**following) if following else None,
-    )
+def _sizes(shards: Sequence[Shard]) -> dict[str, int]:
+    """Bytes of the weights at each model path; all the same where some are not on this machine."""
+    sizes = dict.fromkeys((shard.model.path for shard in shards), 0)
+    for path in sizes:
+        folder = os.path.expanduser(path)
+        if os.path.isdir(folder):
+            with contextlib.suppress(OSError, UserError):  # told when its turn comes
+                sizes[path] = sum(file.stat().st_size for file in weight_files(Path(folder)))
+    return sizes if all(sizes.values()) else dict.fromkeys(sizes, 1)

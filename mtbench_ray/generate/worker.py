@@ -25,6 +25,7 @@ from dataclasses import replace
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.base import Engine, Output, Shard, Swap
 from mtbench_ray.errors import EngineFault, UserError
+from mtbench_ray.generate.claims import Following
 from mtbench_ray.generate.rounds import Ledger, company, run_round, views_of, width
 from mtbench_ray.models.fingerprint import check_content
 from mtbench_ray.schema import EngineEvent, Turn
@@ -83,22 +84,28 @@ class ShardWorker:
         self._start = start
         self._engine: Engine | None = None
         self._shard: Shard | None = None
+        self._following = Following()
         self._patience = 1.0
         self._outputs: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._lost: EngineFault | None = None
         self._closing = False
         self._loop, self._thread = start_loop(f"engine-{replica}", self._on_loop_end)
 
-    def run(self, shard: Shard) -> Iterator[Output]:
+    def run(self, shard: Shard, following: Following | None = None) -> Iterator[Output]:
         """Rows and engine events of a shard, as they come; one row for every turn it needs.
+
+        Args:
+            following: What may come after it; nothing where it is left out.
 
         Raises:
             EngineFault: As :meth:`run_together`.
         """
-        for together in self.run_together(shard):
+        for together in self.run_together(shard, following):
             yield from (o for o in together if isinstance(o, Turn) or o.kind != "beat")
 
-    def run_together(self, shard: Shard) -> Iterator[list[Output]]:
+    def run_together(
+        self, shard: Shard, following: Following | None = None
+    ) -> Iterator[list[Output]]:
         """The same, and what is there at the same moment in one list.
 
         A whole batch of conversations may end its turn in one step of the engine, and every yield
@@ -113,6 +120,7 @@ class ShardWorker:
         if self._lost is not None:
             raise self._lost
         outputs = self._outputs = queue.SimpleQueue()
+        self._following = following or Following()
         beat_s = min(BEAT_S, shard.engine.stall_s / 4)
         work = asyncio.run_coroutine_threadsafe(self._work_on(shard, outputs, beat_s), self._loop)
         work.add_done_callback(lambda _: outputs.put(_END))
@@ -287,14 +295,15 @@ class ShardWorker:
                 await self._stop_engine()
                 raise
         self._engine, self._shard = engine, shard
-        if shard.next_model is not None:
-            await engine.prepare(shard.next_model)
+        coming = await asyncio.to_thread(self._following.claim)
+        if coming is not None:
+            await engine.prepare(coming)
         return engine
 
     async def _fresh(self, shard: Shard, send: Callable[[Output], None], why: str) -> Engine:
         """Start an engine; once more where the first start failed by a fault that may pass."""
         tries, config = 2, replace(shard.engine, stall_s=shard.engine.stall_s * self._patience)
-        if shard.next_model is None:
+        if not self._following.more:
             config = replace(config, next_weights="files")  # no memory is kept for what never comes
         while True:
             began = time.monotonic()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from mtbench_ray.models.messages import (
     thinking_spec,
     thinking_tags,
 )
+from mtbench_ray.models.template_file import read_template_file
 from mtbench_ray.models.thinking import CHANNEL_TOKENS, ThinkingSpec
 from mtbench_ray.schema import Message, text_hash
 
@@ -114,7 +117,7 @@ class ChatTemplate:
         merged = self.merges_system and bool(messages) and messages[0].role == "system"
         if merged:
             messages = merge_system(messages)
-        ids = list(_apply(self.tokenizer, self.source, messages, self.options, tokenize=True))
+        ids = list(_rendered(self.tokenizer, self.source, messages, self.options, tokenize=True))
         if self.begin is not None and ids[:1] != [self.begin]:
             ids.insert(0, self.begin)
         return Rendered(tuple(ids), merged)
@@ -161,21 +164,18 @@ def load_template(
             does not work, or thinking is set and the template does not know it.
     """
     source = source or locate(model)
-    adapter = adapter_folder(model)
-    tokenizer = _tokenizer(model, source, adapter, trust_remote_code)
-    text, shipped = _template_text(model, tokenizer)
-    options = _options(model, text)
-    stop = _declared_stop(text)
-    prompt, merges = _probe(model, tokenizer, text, options)
+    tokenizer = _tokenizer(model, *_tokenizer_at(model, source), trust_remote_code)
+    look = _look(model, _own_template(tokenizer), functools.partial(_apply, tokenizer))
+    text, stop = look.source, _declared_stop(look.source)
     opening, _ = thinking_tags(model, text)
-    prefilled = bool(opening) and prompt.rstrip().endswith(opening)
+    prefilled = bool(opening) and look.prompt.rstrip().endswith(opening)
     config = read_json(source.folder / "config.json")
     return ChatTemplate(
         tokenizer=tokenizer,
         source=text,
-        options=options,
-        begin=_begin_token(tokenizer) if shipped else None,
-        merges_system=merges,
+        options=look.options,
+        begin=_begin_token(tokenizer) if look.shipped else None,
+        merges_system=look.merges_system,
         stop_ids=_stop_ids(model, tokenizer, config, source.folder),
         stop=stop,
         thinking=thinking_spec(model, text, prefilled=prefilled, stop=stop),
@@ -184,9 +184,79 @@ def load_template(
     )
 
 
-def _tokenizer(
-    model: ModelConfig, source: Source, adapter: Path | None, trust_remote_code: bool
-) -> Any:
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is known of a model's prompts without a token.
+
+    Attributes:
+        source: Jinja text of the template.
+        shipped: It is one of those shipped here.
+        options: As of a :class:`ChatTemplate`.
+        prompt: Of a short conversation.
+        merges_system: The template refuses or drops the system role.
+    """
+
+    source: str
+    shipped: bool
+    options: dict[str, bool]
+    prompt: str
+    merges_system: bool
+
+
+def look_at_template(
+    model: ModelConfig, *, trust_remote_code: bool = False, source: Source | None = None
+) -> Look:
+    """Check a model's tokenizer and template; by transformers only where they need it.
+
+    Raises:
+        UserError: As :func:`load_template`.
+    """
+    source = source or locate(model)
+    path, revision = _tokenizer_at(model, source)
+    file = read_template_file(Path(path)) if os.path.isdir(path) else None
+    if file is not None:
+        text = template_text(model.chat_template) if model.chat_template else file.source
+        if file.covers(text or ""):
+            return _look(model, file.source, file.render)
+    tokenizer = _tokenizer(model, path, revision, trust_remote_code)
+    return _look(model, _own_template(tokenizer), functools.partial(_apply, tokenizer))
+
+
+def _look(
+    model: ModelConfig,
+    own: str | None,
+    render: Callable[[str, Sequence[Message], dict[str, bool]], str],
+) -> Look:
+    """Check a template by rendering short conversations.
+
+    Args:
+        own: The checkpoint's template.
+    """
+    text, shipped = _template_text(model, own)
+    options = _options(model, text)
+    user = Message("user", "Hello")
+    try:
+        prompt = render(text, [user], options)
+    except Exception as error:
+        raise UserError(f"model {model.label}: its chat template does not work: {error}") from None
+    try:
+        merges = _PROBE not in render(text, [Message("system", _PROBE), user], options)
+    except Exception:
+        # Templates refuse by raise_exception, but also by indexing what is not there.
+        merges = True
+    return Look(text, shipped, options, prompt, merges)
+
+
+def _tokenizer_at(model: ModelConfig, source: Source) -> tuple[str, str | None]:
+    """Folder or hub id of a model's tokenizer, and the commit of a hub id."""
+    adapter = adapter_folder(model)
+    if adapter is not None and (adapter / "tokenizer_config.json").is_file():
+        # Training saved the tokenizer beside the adapter, with the template it trained on.
+        return str(adapter), None
+    return source.path, source.revision
+
+
+def _tokenizer(model: ModelConfig, path: str, revision: str | None, trust_remote_code: bool) -> Any:
     try:
         from transformers import AutoTokenizer
     except ImportError:
@@ -195,10 +265,6 @@ def _tokenizer(
             "pip install 'mtbench-ray[gpu]' (or [cpu])",
         ) from None
 
-    path, revision = source.path, source.revision
-    if adapter is not None and (adapter / "tokenizer_config.json").is_file():
-        # Training saved the tokenizer beside the adapter, with the template it trained on.
-        path, revision = str(adapter), None
     key = "" if trust_remote_code else _tokenizer_key(Path(path))
     if key and (kept := _kept.get(key)):
         return kept
@@ -249,19 +315,25 @@ def _tokenizer_key(folder: Path) -> str:
         return ""
 
 
-def _template_text(model: ModelConfig, tokenizer: Any) -> tuple[str, bool]:
+def _own_template(tokenizer: Any) -> str | None:
+    try:
+        return str(tokenizer.get_chat_template())
+    except ValueError:
+        return None
+
+
+def _template_text(model: ModelConfig, own: str | None) -> tuple[str, bool]:
     """The template, and whether it is one of those shipped here."""
     if model.chat_template:
         shipped = template_file(model.chat_template).parent == SHIPPED
         return template_text(model.chat_template), shipped
-    try:
-        return str(tokenizer.get_chat_template()).removeprefix("\ufeff"), False
-    except ValueError:
+    if own is None:
         names = ", ".join(sorted(f.stem for f in SHIPPED.glob("*.jinja")))
         raise UserError(
             f"model {model.label}: the checkpoint has no chat template",
             f"say which one to use: model.chat_template=<Jinja file, or one of {names}>",
-        ) from None
+        )
+    return own.removeprefix("\ufeff"), False
 
 
 def _options(model: ModelConfig, text: str) -> dict[str, bool]:
@@ -285,25 +357,11 @@ def _declared_stop(text: str) -> tuple[str, ...]:
         return ()
 
 
-def _probe(
-    model: ModelConfig, tokenizer: Any, text: str, options: dict[str, bool]
-) -> tuple[str, bool]:
-    """The prompt of a short conversation, and whether the system role is refused or dropped."""
-    user = Message("user", "Hello")
-    try:
-        prompt = str(_apply(tokenizer, text, [user], options, tokenize=False))
-    except Exception as error:
-        raise UserError(f"model {model.label}: its chat template does not work: {error}") from None
-    try:
-        probe = [Message("system", _PROBE), user]
-        merges = _PROBE not in str(_apply(tokenizer, text, probe, options, tokenize=False))
-    except Exception:
-        # Templates refuse by raise_exception, but also by indexing what is not there.
-        merges = True
-    return prompt, merges
+def _apply(tokenizer: Any, text: str, messages: Sequence[Message], options: dict[str, bool]) -> str:
+    return str(_rendered(tokenizer, text, messages, options, tokenize=False))
 
 
-def _apply(
+def _rendered(
     tokenizer: Any,
     text: str,
     messages: Sequence[Message],

@@ -10,7 +10,13 @@ from typing import Any
 
 from mtbench_ray.config import EngineConfig, JudgeConfig, ModelConfig, SamplingConfig, science
 from mtbench_ray.errors import UserError
-from mtbench_ray.models.checkpoint import adapter_folder, check_weights, folder_hash, locate
+from mtbench_ray.models.checkpoint import (
+    adapter_folder,
+    check_weights,
+    folder_hash,
+    locate,
+    read_json,
+)
 from mtbench_ray.models.layout import load_layout
 from mtbench_ray.models.messages import thinking_instruction
 from mtbench_ray.models.sampling import effective_temperature
@@ -189,7 +195,7 @@ def check_prompts(model: ModelConfig, engine: EngineConfig) -> list[str]:
     """
     if engine.kind != "vllm":
         return []
-    from mtbench_ray.models.chat_template import load_template
+    from mtbench_ray.models.chat_template import context_window, look_at_template
 
     source = locate(model)
     # Of a hub id no weights are here yet.
@@ -199,7 +205,8 @@ def check_prompts(model: ModelConfig, engine: EngineConfig) -> list[str]:
     load_layout(source.folder)
     if find_spec("transformers") is None:  # a plan on a laptop, the head node of a cluster
         return ["prompts are not checked here: the package transformers is not installed"]
-    template = load_template(model, trust_remote_code=engine.trust_remote_code, source=source)
+    template = look_at_template(model, trust_remote_code=engine.trust_remote_code, source=source)
+    window = context_window(read_json(source.folder / "config.json"))
     notes = []
     if template.merges_system and (model.system_prompt or thinking_instruction(model)):
         notes.append(
@@ -207,8 +214,6 @@ def check_prompts(model: ModelConfig, engine: EngineConfig) -> list[str]:
         )
     if "strftime_now" in template.source:
         notes.append("the chat template prints today's date: prompts differ from day to day")
-    if template.window and engine.max_model_len and engine.max_model_len > template.window:
-        notes.append(
-            f"engine.max_model_len={engine.max_model_len} is above the model's {template.window}"
-        )
+    if window and engine.max_model_len and engine.max_model_len > window:
+        notes.append(f"engine.max_model_len={engine.max_model_len} is above the model's {window}")
     return notes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from mtbench_ray.engines.base import Engine
 from mtbench_ray.engines.fake import FakeEngine
 from mtbench_ray.engines.hot_swap import page_cache as readahead
 from mtbench_ray.engines.hot_swap.page_cache import ReadAhead
+from mtbench_ray.generate.claims import Following
 from mtbench_ray.generate.worker import ShardWorker
 
 SIZE = 16 << 20
@@ -80,9 +80,8 @@ def test_worker_has_the_engine_prepare_for_the_next_checkpoint() -> None:
     async def start(model: ModelConfig, config: EngineConfig) -> Engine:
         return Prepared(model, config)
 
-    first = replace(make_shard([1]), next_model=ModelConfig(path="second"))
     worker = ShardWorker(start=start)
-    list(worker.run(first))
+    list(worker.run(make_shard([1]), Following(True, lambda: ModelConfig(path="second"))))
     worker.close()
     assert asked == [("second", "auto")]
 

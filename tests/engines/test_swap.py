@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from mtbench_ray.engines.hot_swap import swap as swapping
 from mtbench_ray.engines.hot_swap.swap import eligible, load_folder
 from mtbench_ray.engines.hot_swap.verify import Canary, NoProof, check_canary, compare
 from mtbench_ray.engines.hot_swap.worker_extension import Comparison
+from mtbench_ray.generate.claims import Following
 from mtbench_ray.generate.worker import ShardWorker
 from mtbench_ray.models.layout import Layout, load_layout
 from mtbench_ray.schema import EngineEvent
@@ -209,9 +209,8 @@ def ask(
         sampling=SamplingConfig(temperature=0.0, max_tokens=12),
         **(SETTINGS | settings),
     )
-    if following is not None:
-        shard = replace(shard, next_model=ModelConfig(path=str(following)))
-    outputs = run_shard(shard, worker)
+    coming = None if following is None else ModelConfig(path=str(following))
+    outputs = run_shard(shard, worker, Following(coming is not None, lambda: coming))
     rows = rows_of(outputs)
     assert {row.status for row in rows.values()} <= {"ok", "truncated"}, rows
     (origin,) = {row.engine_origin for row in rows.values()}

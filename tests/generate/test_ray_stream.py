@@ -5,6 +5,7 @@ import json
 import platform
 import threading
 import time
+from collections import Counter
 
 import pytest
 from crash import rows
@@ -91,6 +92,54 @@ def test_a_model_whose_processes_all_die_is_given_up_and_the_others_go_on(run):
     failed = [r for r in rows(run.workspace, "answers.jsonl") if r["status"] == "error"]
     assert len(failed) == 8
     assert "engine.max_restarts" in failed[0]["error"]
+
+
+def record_of(run):
+    return json.loads(next(run.workspace.glob("runs/*/record.json")).read_text())
+
+
+def test_what_a_killed_engine_had_claimed_is_done_by_the_others_in_the_same_stream(run, tmp_path):
+    """Question 3 of the first model kills; its engine has claimed another model by then."""
+    faults = (f"{{kill_process_on: [3], kill_marker: {tmp_path / 'killed'}, models: [org/a],"
+              " die_at_turn: 2}")  # fmt: skip
+    code = run("-m", "model=org/a,org/b,org/c,org/d", f"engine.fake_faults={faults}",
+               "engine.replicas=2", "sampling.samples=1")  # fmt: skip
+    assert code == 0, run.err
+    assert counted(run) == (32, 32, 32, 32)
+    record = record_of(run)
+    notes = "\n".join(record["notes"])
+    (crash,) = [note for note in record["notes"] if "crashed: process" in note]
+    assert crash.startswith("an engine of org/a crashed")
+    left = int(notes.split(" conversations will be retried")[0].split()[-1])
+    assert 1 <= left <= 4, "more than what it had begun was lost"
+    starts = Counter(e["model"] for e in record["events"] if e["kind"] == "start")
+    assert [starts[f"org/{name}"] for name in "bcd"] == [1, 1, 1]
+
+
+def test_a_queue_that_dies_costs_no_row(run, monkeypatch):
+    made, make = [], pipeline._queue
+
+    def doomed(shards):
+        made.append(make(shards))
+        if len(made) == 1:
+            threading.Thread(target=kill, args=(made[0],)).start()
+        return made[-1]
+
+    def kill(queue):
+        import ray
+
+        deadline = time.monotonic() + 60
+        while not rows(run.workspace, "answers.jsonl") and time.monotonic() < deadline:
+            time.sleep(0.02)
+        ray.kill(queue)
+
+    monkeypatch.setattr(pipeline, "_queue", doomed)
+    code = run("-m", "model=org/a,org/b,org/c", "engine.replicas=1",
+               "engine.fake_seconds_per_token=0.005")  # fmt: skip
+    assert code == 0, run.err
+    assert counted(run) == (96, 96, 96, 96)
+    assert len(made) == 2
+    assert "32 conversations will be retried" in "\n".join(record_of(run)["notes"])
 
 
 def test_where_ray_replays_a_shard_the_replay_yields_nothing(run, monkeypatch):

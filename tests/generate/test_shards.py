@@ -4,7 +4,7 @@ from shards import question
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import ShardUnit
-from mtbench_ray.generate.shards import Work, join, make_shards, shard_from_json, shard_to_json
+from mtbench_ray.generate.shards import Work, join, make_shards
 from mtbench_ray.schema import Question
 
 SHORT, LONG = SamplingConfig(max_tokens=100), SamplingConfig(max_tokens=4000)
@@ -29,10 +29,7 @@ def test_benchmarks_of_a_model_are_one_visit_and_keep_their_sampling():
     assert [item.model.path for item in joined] == ["a", "b", "c"]
     shards = make_shards(joined, 1, "run")
     assert len(shards) == 3
-    assert [shard.next_model.path if shard.next_model else None for shard in shards] == [
-        "b", "c", None,
-    ]  # fmt: skip
-    for shard in map(shard_from_json, map(shard_to_json, shards)):
+    for shard in shards:
         used = {unit.question.benchmark: unit.sampling or shard.sampling for unit in shard.units}
         assert used == {"mt_bench": SHORT, "checked": LONG}
 
@@ -57,3 +54,23 @@ def test_each_part_of_a_model_that_is_split_has_some_of_each_benchmark():
     assert len(shards) == 2
     for shard in shards:
         assert [unit.question.benchmark for unit in shard.units].count("checked") == 3
+
+
+def test_the_longest_shards_come_first_and_of_equally_many_turns_those_of_larger_weights(tmp_path):
+    def model(name, size):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"x" * size)
+        return str(folder)
+
+    small, large = model("small", 10), model("large", 30)
+    items = [work(small, SHORT, question(1)), work(large, SHORT, question(1)),
+             work(small, LONG, *map(question, range(4)))]  # fmt: skip
+
+    def order(items):
+        return [(s.model.path, len(s.units)) for s in make_shards(items, 1, "run")]
+
+    assert order(items) == [(small, 4), (large, 1), (small, 1)]
+    assert order([*items, work("org/elsewhere", SHORT, question(1), question(2))]) == [
+        (small, 4), ("org/elsewhere", 2), (small, 1), (large, 1),
+    ]  # fmt: skip

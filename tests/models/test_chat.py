@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import write_checkpoint
+from checkpoints import same_without_transformers, write_checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mtbench_ray.config import ModelConfig
 from mtbench_ray.errors import UserError
-from mtbench_ray.models.chat_template import SHIPPED, ChatTemplate, load_template
+from mtbench_ray.models.chat_template import SHIPPED, ChatTemplate, load_template, look_at_template
 from mtbench_ray.models.messages import (
     build_messages,
     merge_system,
@@ -184,7 +184,14 @@ def make_checkpoint(tmp_path: Path) -> Callable[..., Path]:
 
 
 def load(folder: Path, **settings: Any) -> ChatTemplate:
-    return load_template(ModelConfig(path=str(folder), **settings))
+    """Of each template here the text without transformers is that of transformers as well."""
+    model = ModelConfig(path=str(folder), **settings)
+    template = load_template(model)
+    same_without_transformers(template, folder)
+    look = look_at_template(model)
+    assert (look.source, look.options) == (template.source, template.options)
+    assert look.merges_system == template.merges_system
+    return template
 
 
 def test_one_begin_token(make_checkpoint: Any) -> None:

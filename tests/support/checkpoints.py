@@ -8,6 +8,47 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mtbench_ray.models.chat_template import ChatTemplate
+from mtbench_ray.models.template_file import read_template_file
+from mtbench_ray.schema import Message
+
+_CONVERSATIONS = [
+    [("user", "hi")],
+    [("system", "Be kind."), ("user", "say <b>hi</b> & \n\n  bye\t")],
+    [("user", "é\U0001f600 {{ x }}"), ("assistant", "<think>a</think> b "), ("user", "\"c\"")],
+    [("system", "S"), ("user", "a"), ("assistant", ""), ("user", " "), ("assistant", "d"),
+     ("user", "e")],
+    [("assistant", "first"), ("user", "then")],
+]  # fmt: skip
+
+
+def same_without_transformers(template: ChatTemplate, folder: Path) -> None:
+    """Assert that a folder's prompts are the same bytes with transformers and without."""
+    file = read_template_file(folder)
+    assert file is not None
+    assert file.covers(template.source)
+
+    def rendered(render: Any, messages: list[Message]) -> str:
+        try:
+            return str(render(messages))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    for words in _CONVERSATIONS:
+        messages = [Message(*pair) for pair in words]
+        assert rendered(
+            lambda found: file.render(template.source, found, template.options), messages
+        ) == rendered(
+            lambda found: template.tokenizer.apply_chat_template(
+                [{"role": m.role, "content": m.content} for m in found],
+                chat_template=template.source,
+                add_generation_prompt=True,
+                tokenize=False,
+                **template.options,
+            ),
+            messages,
+        )
+
 
 def write_checkpoint(
     folder: Path,

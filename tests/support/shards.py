@@ -7,6 +7,7 @@ from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import Output, Shard, ShardUnit
+from mtbench_ray.generate.claims import Following
 from mtbench_ray.generate.worker import ShardWorker
 from mtbench_ray.schema import EngineEvent, Question, Turn
 
@@ -46,10 +47,12 @@ def make_shard(
     )
 
 
-def run_shard(shard: Shard, worker: ShardWorker | None = None) -> list[Output]:
+def run_shard(
+    shard: Shard, worker: ShardWorker | None = None, following: Following | None = None
+) -> list[Output]:
     own = worker or ShardWorker()
     try:
-        return list(own.run(shard))
+        return list(own.run(shard, following))
     finally:
         if worker is None:
             own.close()
