@@ -301,8 +301,10 @@ class EngineConfig(EndpointConfig):
     memory_limit_gb: float | None = None
     """Instead of a share: gigabytes per GPU, turned into a share of the card that is there."""
     max_num_seqs: int | None = None
-    """Conversations running at once in one engine; null: 96, and 32 without a GPU, where more would
-    only make each of them slower."""
+    """Conversations running at once in one engine; null: 96, 256 where a model has more to answer,
+    and 32 without a GPU, where more would only make each of them slower."""
+    piece: int = 0
+    """Set by the run: conversations that an engine is given with a model."""
     enforce_eager: bool | None = None
     """No CUDA graphs and no compilation; null: only without a GPU."""
     compile: bool = False

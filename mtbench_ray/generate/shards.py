@@ -30,8 +30,8 @@ def join(work: Sequence[Work]) -> list[Work]:
     """Work that one engine does in one visit as one, its longest conversations first.
 
     That is all that is pending by a model, of whatever benchmark, and that of several adapters of
-    one base (and of the base), which the engine interleaves. What is not the joined work's own
-    (model, sampling) stands in its conversations.
+    one base (and of the base). What is not the joined work's own (model, sampling) stands in its
+    conversations.
     """
     bases: dict[str, dict[str, list[Work]]] = {}
     for item in work:
@@ -48,15 +48,16 @@ def join(work: Sequence[Work]) -> list[Work]:
 
             # It has the largest adapter, so that the engine has room for the others.
             largest = max(by_model, key=lambda item: adapter_rank(item.model))
-            one = _merged(largest, by_model)
-            # Interleaved: the engine sees all adapters from the first step on.
-            units = sorted(one.units, key=lambda unit: str(unit.question.question_id))
-            by_model = [replace(one, units=tuple(units))]
-        joined += [
-            replace(item, units=tuple(sorted(item.units, key=_length(item), reverse=True)))
-            for item in by_model
-        ]
+            # One adapter after the other: a batch has room for those of a few only, and what is of
+            # others would wait in the engine, and keep those out that need not.
+            joined.append(_merged(largest, [_longest_first(item) for item in by_model]))
+        else:
+            joined += [_longest_first(item) for item in by_model]
     return joined
+
+
+def _longest_first(item: Work) -> Work:
+    return replace(item, units=tuple(sorted(item.units, key=_length(item), reverse=True)))
 
 
 def _merged(lead: Work, items: Sequence[Work]) -> Work:
@@ -88,17 +89,21 @@ def _length(item: Work) -> Callable[[ShardUnit], tuple[int, int, int]]:
 def with_shares(work: Sequence[Work], replicas: int, threads: int) -> list[Work]:
     """Work whose engines know what each may take of a machine, and what its conversations need.
 
-    Engines with the same settings get the same window, whatever is left of each model: one with
-    another would have to be started anew.
+    Engines with the same settings get the same window and width, whatever is left of each model:
+    one with others would have to be started anew.
 
     Args:
         replicas: Engines in all: they may be on one machine, and share its memory.
         threads: For each where there is no GPU.
     """
     windows: dict[str, int] = {}
+    pieces: dict[str, int] = {}
+    engines_each = max(1, replicas // max(1, len(work)))
     for item in work:
         settings = json.dumps(asdict(item.engine))
         windows[settings] = max(windows.get(settings, 0), _window(item))
+        piece = -(-len(item.units) // engines_each)
+        pieces[settings] = max(pieces.get(settings, 0), piece)
     return [
         replace(
             item,
@@ -106,10 +111,12 @@ def with_shares(work: Sequence[Work], replicas: int, threads: int) -> list[Work]
                 item.engine,
                 replicas=replicas,
                 cpu_threads=threads,
-                window=windows[json.dumps(asdict(item.engine))],
+                window=windows[settings],
+                piece=pieces[settings],
             ),
         )
         for item in work
+        for settings in (json.dumps(asdict(item.engine)),)
     ]
 
 

@@ -221,7 +221,7 @@ def equal_tied(bench: Bench) -> None:
 
 
 def lora(bench: Bench) -> None:
-    """Two adapters and their base, interleaved in one engine, and in engines of their own.
+    """Two adapters and their base in one engine, and in engines of their own.
 
     With vLLM's batch-invariant kernels: its usual ones for adapters add up in an order that differs
     from run to run, and all of them round by what else is in the batch.
@@ -238,15 +238,11 @@ def lora(bench: Bench) -> None:
     for name in names[-bench.args.cold :]:
         alone.update(bench.run("lora-alone", *settings, f"model.adapter={name}", env=env).texts)
     starts = [e for e in together.engine_events if e["kind"] != "failed"]
-    # One at a time: the order of the rows is the order in which the engine answered.
-    order = [r["model"] for r in sorted(together.answers, key=lambda r: r["created"])]
-    changes = sum(one != other for one, other in itertools.pairwise(order))
     same = sum(together.texts.get(key) == text for key, text in alone.items())
     firsts = {text for (_, q, t), text in together.texts.items() if (q, t) == (81, 1)}
     bench.row("base and two adapters: engines started, turns, exit",
               f"{len(starts)}, {len(together.answers)}, {together.code}", "1, 18, 0")  # fmt: skip
-    bench.row("changes of adapter from conversation to conversation", str(changes), "8 of 8")
-    bench.row("interleaved == alone, greedy turns", f"{same}/{len(alone)}", "all")
+    bench.row("together == alone, greedy turns", f"{same}/{len(alone)}", "all")
     bench.row("different answers to one question", str(len(firsts)), "3")
 
 

@@ -127,6 +127,11 @@ def test_adapter_rank_is_rounded_up_to_what_vllm_takes(gpus: Any, tmp_path: Path
         model, EngineConfig(), Source("org/model", None, tmp_path), 2048
     )
     assert (args["enable_lora"], args["max_lora_rank"]) == (True, 16)
+    assert (args["max_num_seqs"], args["max_loras"]) == (96, 4)
+    args = vllm_args.engine_arguments(
+        model, EngineConfig(piece=500), Source("org/model", None, tmp_path), 2048
+    )
+    assert (args["max_num_seqs"], args["max_loras"]) == (256, 8)
     config.write_text('{"peft_type": "PREFIX_TUNING"}')
     with pytest.raises(UserError, match="not a LoRA adapter"):
         vllm_args.adapter_rank(model)

@@ -1,10 +1,13 @@
 """What is pending by a model is one visit of an engine, whatever benchmarks it is of."""
 
+import json
+from dataclasses import replace
+
 from shards import question
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import ShardUnit
-from mtbench_ray.generate.shards import Work, join, make_shards
+from mtbench_ray.generate.shards import Work, join, make_shards, with_shares
 from mtbench_ray.schema import Question
 
 SHORT, LONG = SamplingConfig(max_tokens=100), SamplingConfig(max_tokens=4000)
@@ -46,6 +49,34 @@ def test_the_longest_conversations_come_first():
         work("a", LONG, single(4)),
     ])  # fmt: skip
     assert [unit.question.question_id for unit in joined.units] == [2, 4, 3, 1]
+
+
+def test_adapters_of_a_base_are_one_visit_and_come_one_after_the_other(tmp_path):
+    """An engine has room for a few adapters at once; what is of others would hold its places."""
+    items = []
+    for name, rank in (("x", 8), ("y", 16), ("", 0)):
+        item = work("base", SHORT, single(1), question(2))
+        units = tuple(replace(unit, answer_id=f"{name} {unit.answer_id}") for unit in item.units)
+        adapter = None
+        if name:
+            (tmp_path / name).mkdir()
+            settings = {"peft_type": "LORA", "r": rank}
+            (tmp_path / name / "adapter_config.json").write_text(json.dumps(settings))
+            adapter = str(tmp_path / name)
+        items.append(replace(item, model=replace(item.model, adapter=adapter), units=units))
+    (joined,) = join(items)
+    assert joined.model.adapter == str(tmp_path / "y"), "the engine has room for the largest"
+    asked = [((unit.model or joined.model).adapter, unit.question.question_id)
+             for unit in joined.units]  # fmt: skip
+    names = [str(tmp_path / "x"), str(tmp_path / "y"), None]
+    assert asked == [(name, number) for name in names for number in (2, 1)]
+
+
+def test_engines_know_how_many_conversations_they_are_given_with_a_model():
+    """The largest number counts for all engines of the same settings: they are not started anew."""
+    items = [work("a", SHORT, *map(single, range(3))), work("b", SHORT, *map(single, range(200)))]
+    assert {item.engine.piece for item in with_shares(items, 1, 1)} == {200}
+    assert {item.engine.piece for item in with_shares(items, 4, 1)} == {100}, "two engines for each"
 
 
 def test_each_part_of_a_model_that_is_split_has_some_of_each_benchmark():

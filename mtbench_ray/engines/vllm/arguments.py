@@ -22,8 +22,12 @@ _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM takes for max_lora_rank."""
 GPU_SEQUENCES = 96
 """Conversations at once on a GPU: all of a benchmark of 80 questions."""
+MANY_SEQUENCES = 256
+"""The same where an engine is given more than that at once."""
 _ADAPTERS = 4
-"""Adapters of one base that may run in one batch."""
+_PER_ADAPTER = 32
+"""Adapters in one batch: four, and one for each so many conversations. They come one after the
+other, and the end of one overlaps with the next."""
 
 _USED = 0.9
 """Share of a checkpoint's weights that an engine loads at least."""
@@ -75,7 +79,9 @@ def set_threads(config: EngineConfig) -> None:
 
 def sequences(config: EngineConfig) -> int:
     """Conversations at once in one engine here."""
-    return config.max_num_seqs or (GPU_SEQUENCES if on_gpu() else SEQUENCES)
+    if config.max_num_seqs or not on_gpu():
+        return config.max_num_seqs or SEQUENCES
+    return GPU_SEQUENCES if config.piece <= GPU_SEQUENCES else MANY_SEQUENCES
 
 
 def weights_dtype(config: EngineConfig, layout: Layout | None) -> Dtype:
@@ -189,7 +195,7 @@ def engine_arguments(
         arguments |= {
             "enable_lora": True,
             "max_lora_rank": next((r for r in _RANKS if r >= rank), rank),
-            "max_loras": _ADAPTERS,
+            "max_loras": max(_ADAPTERS, at_once // _PER_ADAPTER),
         }
     known = {f.name for f in dataclasses.fields(AsyncEngineArgs)}
     for name in config.args:
