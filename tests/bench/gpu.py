@@ -91,7 +91,11 @@ def main() -> None:
     parser.add_argument("--adapters", type=int, default=32, help="beside their base")
     parser.add_argument("--at-once", default="chosen",
                         help="adapters: such as 96/4,256/8; chosen: by the run itself")  # fmt: skip
-    parser.add_argument("--no-one", action="store_true", help="two: without the sweep on one GPU")
+    parser.add_argument(
+        "--no-one",
+        action="store_true",
+        help="two: without the sweep on one GPU; adapters: without a run of one",
+    )
     parser.add_argument("--variants", default="plain,plain,spawn,compiled,compiled,eager",
                         help=f"of start, from {', '.join(VARIANTS)}")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",

@@ -254,11 +254,13 @@ def adapters(bench: Bench) -> None:
     base = bench.model(1, bench.args.small)
     made = [str(bench.adapter(base, seed + 1)) for seed in range(bench.args.adapters)]
     names = ["null", *made]
-    alone = bench.run("adapter-alone", f"model={base}", f"model.adapter={made[0]}",
-                      "engine.replicas=1")  # fmt: skip
-    first, last = span(alone.answers)
-    bench.row("a run of one adapter: turns, answers, whole command",
-              f"{len(alone.answers)}, {last - first:.1f} s, {alone.seconds:.1f} s")  # fmt: skip
+    alone = 0.0
+    if not bench.args.no_one:
+        run = bench.run("adapter-alone", f"model={base}", f"model.adapter={made[0]}",
+                        "engine.replicas=1")  # fmt: skip
+        alone, (first, last) = run.seconds, span(run.answers)
+        bench.row("a run of one adapter: turns, answers, whole command",
+                  f"{len(run.answers)}, {last - first:.1f} s, {alone:.1f} s")  # fmt: skip
     for at_once in bench.args.at_once.split(","):
         sequences, loras = at_once.split("/") if "/" in at_once else ("", "")
         chosen = [f"engine.max_num_seqs={sequences}", f"+engine.args.max_loras={loras}"]
@@ -269,8 +271,9 @@ def adapters(bench: Bench) -> None:
         bench.row(f"{len(names)} in one engine, {at_once}: exit, turns, answers, whole command",
                   f"{run.code}, {len(run.answers)}, {last - first:.1f} s "
                   f"({tokens / (last - first):.0f} tokens/s), {run.seconds:.1f} s")  # fmt: skip
-        bench.row("a run for each / all in one", f"{len(names) * alone.seconds / run.seconds:.1f}",
-                  ">= 8")  # fmt: skip
+        if alone:
+            bench.row("a run for each / all in one", f"{len(names) * alone / run.seconds:.1f}",
+                      ">= 8")  # fmt: skip
 
 
 def mixed(bench: Bench) -> None:
