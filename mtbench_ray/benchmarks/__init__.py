@@ -30,7 +30,7 @@ ENTRY_POINTS = "mtbench_ray.benchmarks"
 _RESERVED = frozenset(
     {"id", "benchmark", "model", "judge", "settings", "baseline", "truncated", "answers", "demo",
      "output_tokens_per_s", "error", "complete", "n", "ci_low", "ci_high", "ci_method", "planned",
-     "failed", "rank"}
+     "failed", "rank", "protocol", "set"}
 )  # fmt: skip
 """Keys of a result in ``summary.json`` that are no column's."""
 
