@@ -23,7 +23,7 @@ def constant(source: bytes, path: str) -> str:
         place: ast.AST = ast.parse(source)
         for name in path.split("."):
             place = _inside(place, name)
-        value = ast.literal_eval(place)  # type: ignore[arg-type]
+        value = ast.literal_eval(place)
     except (SyntaxError, ValueError, LookupError):
         value = None
     if not isinstance(value, str):

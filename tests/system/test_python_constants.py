@@ -30,20 +30,12 @@ def test_texts_are_read_and_nothing_is_run():
     assert constant(SOURCE, "SETTINGS.soft.prompt") == "be kind"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "NUMBER",
-        "MADE",
-        "ABSENT",
-        "Other.PROMPT",
-        "PROMPT.X",
-        "SETTINGS",
-        "SETTINGS.hard.prompt",
-        "SETTINGS.none",
-        "Task",
-    ],
+NO_TEXTS = (
+    "NUMBER MADE ABSENT Other.PROMPT PROMPT.X SETTINGS SETTINGS.hard.prompt SETTINGS.none Task"
 )
+
+
+@pytest.mark.parametrize("name", NO_TEXTS.split())
 def test_what_is_no_text_is_an_error(name):
     with pytest.raises(UserError, match="is no text"):
         constant(SOURCE, name)
