@@ -14,6 +14,7 @@ Out: questions as :class:`~mtbench_ray.schema.Question`, and graders.
 from functools import cache
 from importlib.metadata import entry_points
 
+from mtbench_ray.benchmarks.alpaca_eval import AlpacaEval
 from mtbench_ray.benchmarks.base import Benchmark
 from mtbench_ray.benchmarks.ifbench import IFBench
 from mtbench_ray.benchmarks.ifeval import IFEval
@@ -22,7 +23,7 @@ from mtbench_ray.benchmarks.vicuna import Vicuna
 from mtbench_ray.errors import UserError, unknown_name
 from mtbench_ray.judges.base import Grader
 
-_OURS: tuple[Benchmark, ...] = (MTBench(), IFEval(), IFBench(), Vicuna())
+_OURS: tuple[Benchmark, ...] = (MTBench(), IFEval(), IFBench(), Vicuna(), AlpacaEval())
 ENTRY_POINTS = "mtbench_ray.benchmarks"
 """Group of the entry points of other packages, each the name of a Benchmark."""
 

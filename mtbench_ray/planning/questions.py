@@ -117,7 +117,7 @@ def _further(benchmark: Benchmark) -> tuple[dict[str, SourceText], list[str]]:
         try:
             paths |= assets.fetch(benchmark.name, optional)
         except UserError as error:
-            warnings.append(f"{benchmark.name}: {error}")
+            warnings.append(f"{benchmark.name}: {' '.join(str(error).split())}")
     return {part: read_source(str(path), part) for part, path in paths.items()}, warnings
 
 
