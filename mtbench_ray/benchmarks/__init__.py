@@ -15,6 +15,7 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from mtbench_ray.benchmarks.alpaca_eval import AlpacaEval
+from mtbench_ray.benchmarks.arena_hard import ArenaHard
 from mtbench_ray.benchmarks.base import Benchmark
 from mtbench_ray.benchmarks.ifbench import IFBench
 from mtbench_ray.benchmarks.ifeval import IFEval
@@ -23,7 +24,7 @@ from mtbench_ray.benchmarks.vicuna import Vicuna
 from mtbench_ray.errors import UserError, unknown_name
 from mtbench_ray.judges.base import Grader
 
-_OURS: tuple[Benchmark, ...] = (MTBench(), IFEval(), IFBench(), Vicuna(), AlpacaEval())
+_OURS: tuple[Benchmark, ...] = (MTBench(), IFEval(), IFBench(), Vicuna(), AlpacaEval(), ArenaHard())
 ENTRY_POINTS = "mtbench_ray.benchmarks"
 """Group of the entry points of other packages, each the name of a Benchmark."""
 

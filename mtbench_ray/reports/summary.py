@@ -348,7 +348,7 @@ def _comparison(grader: Grader, row: Evaluation, model: str, places: Places) -> 
         if column.interval and not column.headline:
             result[f"{column.key}_ci"] = [score.ci_low, score.ci_high] if score else [None, None]
         if column.of_set:
-            result["set"] = score.set_digest if score else ""
+            result["set"] = score.set_digest if score else result.get("set", "")
     return result | {
         "n": total["scored"],
         "ci_low": total["ci_low"],
