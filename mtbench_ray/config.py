@@ -411,7 +411,11 @@ class RunConfig:
     """How answers are judged, of MT-Bench: ``single``, ``pairwise-baseline`` (needs ``baseline``)
     or ``pairwise-all``; null: the benchmark's first way."""
     baseline: str | None = None
-    """Model that the others are compared with: of this run, the workspace or an import."""
+    """Model that the others are compared with: of this run, the workspace or an import; null: the
+    one whose answers ship with the benchmark, where there is one."""
+    protocol: str = "default"
+    """``default``, or ``official``: as the benchmark's own program does it, also where that
+    misleads; ``list benchmarks`` names the version."""
     parity: str = "safe"
     """``safe``, or ``fastchat`` for FastChat's own parsing and aggregation."""
     stage: str = "all"

@@ -81,6 +81,7 @@ class BenchmarkData:
         judge_prompts: Text of the judge prompt file in use (JSON lines).
         files: What each part was read from: ``questions``, ``references``, ``judge_prompts`` to
             ``<file name> sha256:<64 hex digits>``; shown in the summary.
+        kept: What graders need beside the questions (judge prompts of their own, tables), by name.
     """
 
     name: str
@@ -88,6 +89,7 @@ class BenchmarkData:
     prompts_name: str
     judge_prompts: str
     files: Mapping[str, str]
+    kept: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +311,8 @@ class Evaluation:
         prompts: The judge prompts: their name, and the hash of the file where it is a user's own.
         references: Hash of the reference answers that a judge may be shown; empty for none.
         selection: How the questions were chosen, in words for the eye; empty for all.
+        protocol: ``default``, or ``official`` for the benchmark's own program, see
+            :class:`mtbench_ray.benchmarks.base.Benchmark`.
         evaluation_id: See :func:`mtbench_ray.planning.evaluations.identified`.
     """
 
@@ -327,6 +331,7 @@ class Evaluation:
     prompts: str = ""
     references: str = ""
     selection: str = ""
+    protocol: str = "default"
     evaluation_id: str = ""
 
     @property
@@ -398,6 +403,8 @@ class Score:
         ci_low: Lower end of the 95% interval, None where it does not exist.
         ci_high: Upper end.
         method: How the interval was made, or ``none: `` and why there is none.
+        set_digest: Of the evaluations that it was fitted on, where it is of several models at
+            once: with another set it is another figure. Empty else.
     """
 
     model: str
@@ -416,6 +423,7 @@ class Score:
     evaluation_id: str = ""
     benchmark: str = ""
     step: float | None = None
+    set_digest: str = ""
 
     @property
     def place(self) -> tuple[str, str, str]:

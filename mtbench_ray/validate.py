@@ -18,6 +18,7 @@ from mtbench_ray.errors import UserError
 
 _WORDS = {
     "stage": ("all", "answers", "judge"),
+    "protocol": ("default", "official"),
     "parity": ("safe", "fastchat"),
     "limit_by": ("order", "category"),
     "select": ("best", "gate"),
@@ -84,8 +85,18 @@ def validate(config: RunConfig) -> RunConfig:
             "write report.seed=0 report.resamples=2000",
         )
     grader = grader_of(config.benchmark.name, config.mode or "")
+    benchmark = get_benchmark(config.benchmark.name)
+    if config.protocol == "official" and not benchmark.official:
+        raise UserError(
+            f"{benchmark.name} has one protocol only",
+            f"leave out protocol=; {benchmark.official_is}"
+            if benchmark.official_is
+            else "leave out protocol=",
+        )
     if grader.against == "baseline" and not config.baseline:
-        raise UserError(f"mode={grader.name} needs a model to compare with", "baseline=<model>")
+        if not benchmark.baseline:
+            raise UserError(f"mode={grader.name} needs a model to compare with", "baseline=<model>")
+        config = dataclasses.replace(config, baseline=benchmark.baseline)
     _check_select(config, grader.against)
     judge, engine = config.judge, config.engine
     if grader.checker:

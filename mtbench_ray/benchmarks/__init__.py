@@ -14,6 +14,8 @@ Out: questions as :class:`~mtbench_ray.schema.Question`, and graders.
 from functools import cache
 from importlib.metadata import entry_points
 
+from mtbench_ray.benchmarks.alpaca_eval import AlpacaEval
+from mtbench_ray.benchmarks.arena_hard import ArenaHard
 from mtbench_ray.benchmarks.base import Benchmark
 from mtbench_ray.benchmarks.ifbench import IFBench
 from mtbench_ray.benchmarks.ifeval import IFEval
@@ -22,7 +24,7 @@ from mtbench_ray.benchmarks.vicuna import Vicuna
 from mtbench_ray.errors import UserError, unknown_name
 from mtbench_ray.judges.base import Grader
 
-_OURS: tuple[Benchmark, ...] = (MTBench(), IFEval(), IFBench(), Vicuna())
+_OURS: tuple[Benchmark, ...] = (MTBench(), IFEval(), IFBench(), Vicuna(), AlpacaEval(), ArenaHard())
 ENTRY_POINTS = "mtbench_ray.benchmarks"
 """Group of the entry points of other packages, each the name of a Benchmark."""
 
@@ -30,7 +32,7 @@ ENTRY_POINTS = "mtbench_ray.benchmarks"
 _RESERVED = frozenset(
     {"id", "benchmark", "model", "judge", "settings", "baseline", "truncated", "answers", "demo",
      "output_tokens_per_s", "error", "complete", "n", "ci_low", "ci_high", "ci_method", "planned",
-     "failed", "rank"}
+     "failed", "rank", "protocol", "set"}
 )  # fmt: skip
 """Keys of a result in ``summary.json`` that are no column's."""
 

@@ -33,6 +33,10 @@ class QuestionSet:
         notes: What a user should know, by question.
         from_file: Whether a reference of the reference file is shown.
         from_official: Whether an official reference is shown with a question of the user's file.
+        provided: Answers that ship with the benchmark: by model, the texts of the turns of a
+            question's answer. They are rows like any other once a run compares with that model.
+        kept: What graders need beside the questions, by name; it stays with the workspace, and
+            :attr:`mtbench_ray.judges.base.EvaluationView.kept` has it.
     """
 
     questions: tuple[Question, ...]
@@ -40,6 +44,12 @@ class QuestionSet:
     notes: Mapping[QuestionId, str] = field(default_factory=dict)
     from_file: bool = False
     from_official: bool = False
+    provided: Mapping[str, Mapping[QuestionId, tuple[str, ...]]] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
+
+
+READ_WITH_QUESTIONS = frozenset({"questions", "references", "judge_prompts"})
+"""Files that :meth:`Benchmark.read` and the judge prompts know; all others are further ones."""
 
 
 class Benchmark(ABC):
@@ -54,9 +64,19 @@ class Benchmark(ABC):
         licence: Of its questions; empty where it is not known.
         size: Number of its own questions; 0 where it is not known.
         turns: Of each of them.
+        calls: Judge calls for one answer to each of them, by its first grader; 0: one a turn.
+        answer_tokens: Of an answer, in the mean, for ``plan``; 0 where nothing better is known
+            than for any other benchmark.
         categories: In the order of tables and plots; others come after them.
-        files: Its own files: ``questions``, and where it has them ``references`` and
-            ``judge_prompts``.
+        files: Its own files: ``questions``, and where it has them ``references``,
+            ``judge_prompts`` and further ones of any name, see :meth:`complete`.
+        optional: Those of its further files that it can go without.
+        baseline: What ``baseline=`` is where a mode needs one and none is typed: a model of
+            ``QuestionSet.provided``; empty where no answers ship with it.
+        official: The program and version that ``protocol=official`` is exact to; empty where it
+            has one protocol only.
+        official_is: What to type instead, where that is so.
+        differs: In one line, what ``protocol=default`` does otherwise than that program.
         votes: Files of votes on pairs of answers, with the answers, where they are public: who
             voted, and the file; see ``planning/votes.py``.
         graders: The first is the default of ``mode=``.
@@ -67,8 +87,15 @@ class Benchmark(ABC):
     licence: str = ""
     size: int = 0
     turns: int = 1
+    calls: int = 0
+    answer_tokens: int = 0
     categories: Sequence[str] = ()
     files: Mapping[str, Asset]
+    optional: frozenset[str] = frozenset()
+    baseline: str = ""
+    official: str = ""
+    official_is: str = ""
+    differs: str = ""
     votes: Mapping[str, Asset] = MappingProxyType({})
     graders: Sequence[Grader]
 
@@ -92,6 +119,20 @@ class Benchmark(ABC):
         Raises:
             UserError: A line is not a question; the message names file and line.
         """
+
+    @property
+    def further(self) -> dict[str, Asset]:
+        """Its files beside those that :meth:`read` is given."""
+        return {name: one for name, one in self.files.items() if name not in READ_WITH_QUESTIONS}
+
+    def complete(self, found: QuestionSet, texts: Mapping[str, str]) -> QuestionSet:
+        """Add to the questions what further files hold: tags, answers that ship, tables to keep.
+
+        Args:
+            found: What :meth:`read` gave, of the official questions or a user's own.
+            texts: Of the further files by name; an optional one may be missing.
+        """
+        return found
 
     def temperature(self, question: Question) -> float:
         """Sampling temperature of a question's answers, where the run has none of its own."""

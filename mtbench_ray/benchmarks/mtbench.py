@@ -87,6 +87,7 @@ class MTBench(Benchmark):
     licence = "Apache-2.0"
     size = 80
     turns = 2
+    official_is = "FastChat's own parsing and aggregation: parity=fastchat"
     categories: Sequence[str] = CATEGORIES
     files: Mapping[str, Asset] = {
         "questions": _asset(

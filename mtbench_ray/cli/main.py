@@ -100,10 +100,11 @@ def _list_benchmarks() -> int:
     rows = [("benchmark", "questions", "judge", "calls a model", "licence", "")]
     for name, one in benchmarks().items():
         checked = bool(one.graders[0].checker)
-        calls = 0 if checked else one.size * one.turns
+        calls = 0 if checked else one.calls or one.size * one.turns
+        about = one.about + f"; protocol=official: {one.official}" * bool(one.official)
         rows.append(
             (name, str(one.size or "?"), "no" if checked else "yes",
-             str(calls) if calls or checked else "?", one.licence or "?", one.about)
+             str(calls) if calls or checked else "?", one.licence or "?", about)
         )  # fmt: skip
     widths = [max(len(row[place]) for row in rows) for place in range(6)]
     for row in rows:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from mtbench_ray.config import EndpointConfig
 from mtbench_ray.endpoint.api_errors import Fault
 from mtbench_ray.endpoint.sizes import largest_cap
 from mtbench_ray.schema import Message
@@ -13,6 +14,7 @@ from mtbench_ray.workspace.journal import well_formed
 
 _OPTIONAL = ("seed", "top_k", "repetition_penalty", "top_p", "temperature")
 """May be left out where a service does not take them; the one that matters least first."""
+_NO_LOGPROBS_AT = re.compile(r"https?://api\.anthropic\.com(?:[:/]|$)")
 _OTHER = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 
 _REASONING_FAMILY = re.compile(r"(?:^|/)(?:o[1-9]\d*(?:-|$)|gpt-5(?![\d.]|-chat))")
@@ -57,6 +59,16 @@ _WHERE = {
     frozenset({True}): " at temperature 0",
     frozenset({False}): " above temperature 0",
 }
+
+
+def why_no_logprobs(service: EndpointConfig) -> str:
+    """Why a service is known to give no log-probabilities; empty where that is not known."""
+    model: str = getattr(service, "model", "")
+    if _NO_LOGPROBS_AT.match(service.base_url or "") or re.search(r"(?:^|/)claude-", model):
+        return "Anthropic's API has none"
+    if _REASONING_FAMILY.search(model):
+        return "it is a reasoning model by its name"
+    return ""
 
 
 class Dialect:

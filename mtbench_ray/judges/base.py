@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from mtbench_ray.config import JudgeConfig
+from mtbench_ray.endpoint.request_adapter import why_no_logprobs
+from mtbench_ray.errors import UserError
 from mtbench_ray.judges.prompts import PromptSet
 from mtbench_ray.schema import (
     Evaluation,
@@ -42,6 +44,7 @@ class EvaluationView:
         prompts: Judge prompts; None where the grader needs none.
         parity: In which verdicts are read, see :mod:`mtbench_ray.judges.parse`.
         salt: Goes into the ids of judgments after ``fresh=true``.
+        kept: What the benchmark keeps for its graders, by name.
     """
 
     evaluation: Evaluation
@@ -52,6 +55,12 @@ class EvaluationView:
     prompts: PromptSet | None = None
     parity: str = "safe"
     salt: str = ""
+    kept: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def official(self) -> bool:
+        """Whether it is judged as the benchmark's own program does it (``protocol=official``)."""
+        return self.evaluation.protocol == "official"
 
     def content(self, answer_id: str, turn: int) -> str:
         """The text of an answered turn."""
@@ -86,12 +95,14 @@ class Reading:
         value: The verdict as a number, see :class:`~mtbench_ray.schema.Judgment`.
         status: ``ok``, ``unparsed``, ``empty``, ``truncated`` or ``refused``.
         reason: Empty for ok, else for example ``no_rating`` or ``out_of_range``.
+        again: Whether the same call may bring another verdict; it is made again only then.
     """
 
     label: str | None
     value: float | None
     status: str
     reason: str = ""
+    again: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +117,8 @@ class Column:
         digits: Behind the point; 0 is a count.
         headline: The one figure of an evaluation.
         lower_is_better: As of a loss rate.
+        interval: Its interval is shown beside it, as the headline's always is.
+        of_set: Fitted over all models that the same grader judged, and no mean over items.
     """
 
     key: str
@@ -116,6 +129,8 @@ class Column:
     digits: int = 2
     headline: bool = False
     lower_is_better: bool = False
+    interval: bool = False
+    of_set: bool = False
 
     @property
     def place(self) -> tuple[str, str, str]:
@@ -172,6 +187,10 @@ class Grader(ABC):
         note: What the headline is, below a table.
         dimensions: What its items are split by, and the part that each belongs to.
         binary: Whether the value of an item is 1 or 0: then there is a pass@k.
+        reply_tokens: Of a judge's reply, in the mean, for ``plan``; 0 where nothing better is known
+            than for any other grader.
+        without_logprobs: What to type where a judge gives no log-probabilities and this grader
+            needs them; empty where it needs none.
     """
 
     name: str
@@ -185,6 +204,8 @@ class Grader(ABC):
         {"turn": lambda slot: str(slot.turn), "category": lambda slot: slot.category}
     )
     binary: bool = False
+    reply_tokens: int = 0
+    without_logprobs: str = ""
 
     @property
     def headline(self) -> Column:
@@ -230,8 +251,25 @@ class Grader(ABC):
             UserError: A package or a file is missing, or it cannot grade one of the questions.
         """
 
+    def require_judge(self, judge: JudgeConfig) -> None:
+        """Check, before anything is paid, that a judge can give what verdicts are read from.
+
+        Raises:
+            UserError: It is known that it cannot.
+        """
+        if self.without_logprobs and (why := why_no_logprobs(judge)):
+            raise UserError(
+                f"mode={self.name} reads log-probabilities, and judge {judge.label} gives none:"
+                f" {why}",
+                self.without_logprobs,
+            )
+
     def warnings(self, questions: Sequence[Question]) -> list[str]:
         """What the user should know before anything is answered, a line each; after ``require``."""
+        return []
+
+    def judge_warnings(self, judge: JudgeConfig) -> list[str]:
+        """The same of a judge: what makes its verdicts others than those of the benchmark."""
         return []
 
     @abstractmethod
@@ -256,8 +294,10 @@ class Grader(ABC):
         """Scores of all models in ``outcomes``, each with its coverage.
 
         Args:
-            views: The evaluations that the outcomes are of: one, or with ``against="all"`` those
-                of one judge. They give the weights of questions and the lengths of answers.
+            views: The evaluations that the outcomes are of: one; with ``against="all"`` those of
+                one judge; with a column ``of_set`` all that the grader judged against one
+                baseline, the models of the outcomes then being the ids of their evaluations. They
+                give the weights of questions and the lengths of answers.
             outcomes: Of one judge and one baseline.
         """
 
@@ -271,6 +311,10 @@ class Grader(ABC):
             parity: As of :class:`ScoreOptions`.
         """
         return [Item(one.slot, value_of(one), one.reason) for one in outcomes]
+
+    def remarks(self, view: EvaluationView, scores: Sequence[Score]) -> list[str]:
+        """What to mind of the scores of an evaluation, a line each, below its table."""
+        return []
 
     def value_for(self, slot: Slot, judgment: Judgment) -> float | None:
         """The value of a stored judgment for a slot; equal requests share one judgment."""

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mtbench_ray.config import JudgeConfig
@@ -83,6 +83,7 @@ class Asker:
         enough: Whether a judgment needs no further call.
         pattern: Regular expression that replies are forced into (structured outputs).
         shorten: For ``judge.truncate=answer_tail``.
+        without_logprobs: What to type where the judge turns out to give no log-probabilities.
     """
 
     judge: JudgeConfig
@@ -93,6 +94,8 @@ class Asker:
     budget: Budget | None = None
     run_id: str = ""
     shorten: Shorten | None = None
+    without_logprobs: str = ""
+    _gave_logprobs: set[bool] = field(default_factory=set)
 
     async def ask(self, request: Request) -> Judgment:
         """One judgment, whatever the service does.
@@ -107,13 +110,15 @@ class Asker:
         shown, total = self._fit(request), _Total()
         if shown is None:
             reason = f"context_overflow: more than the judge's {self.judge.context_window} tokens"
-            return self._judgment(request, Completion("context_overflow", error=reason), total)
+            done = Completion("context_overflow", error=reason)
+            return self._judgment(request, done, total)[0]
         params = json.loads(request.params)
         cap = params.pop("max_tokens", self.judge.max_tokens)
         temperature = params.pop("temperature", self.judge.temperature)
         extra = self._extra() | params
         flakes = retries = cuts = 0
-        if cap and "structured_outputs" in extra:
+        short = request.want == "logprobs"  # a token or two, whose probabilities are the verdict
+        if cap and "structured_outputs" in extra and not short:
             cap = max(cap, EXPLANATION_CHARS + _LONGEST_VERDICT)  # a token is a letter at least
         lengths: list[int] = []
         last: Judgment | None = None
@@ -125,10 +130,12 @@ class Asker:
                     raise  # the next run is handed what batches have replied
                 return last  # a paid reply, even an unreadable one, is on record
             total.add(done)
+            if short:
+                done = self._as_logprobs(done)
             if done.status == "context_overflow" and last and last.status != done.status:
                 # The larger cap did not fit: the reply that was paid for is kept.
                 return dataclasses.replace(last, attempts=total.attempts)
-            last = self._judgment(shown, done, total, cut=shown is not request)
+            last, again = self._judgment(shown, done, total, cut=shown is not request)
             if done.status == "context_overflow" and cuts < _CUTS and self._may_cut:
                 # The service counts more tokens than we did, or its window was not known.
                 cuts += 1
@@ -136,9 +143,11 @@ class Asker:
                 continue
             if self.enough(last) or done.status in ("error", "refused", "context_overflow"):
                 return last
+            if not again:
+                return last  # the same call would bring the same
             if done.status == "truncated":
                 lengths.append(done.output_tokens)
-                larger = self._client.cap(self._larger_cap(shown))
+                larger = 0 if short else self._client.cap(self._larger_cap(shown))
                 if larger > done.cap and not done.lowered:
                     cap = larger
                     continue
@@ -154,8 +163,30 @@ class Asker:
                 flakes += 1
             elif not _is_broken(done) and retries < self.judge.parse_retries:
                 retries += 1
+            elif short and done.status == "ok" and not done.logprobs and not self._gave_logprobs:
+                raise EndpointStopped(self._no_logprobs("its replies come without"))
             else:
                 return last
+
+    def _as_logprobs(self, done: Completion) -> Completion:
+        """A reply whose probabilities are wanted: that it is cut after its token is no fault.
+
+        Raises:
+            EndpointStopped: The service refuses to give any.
+        """
+        if done.logprobs:
+            self._gave_logprobs.add(True)
+        refused = done.status == "error" and "logprob" in (done.error or "").lower()
+        if refused and not self._gave_logprobs:
+            raise EndpointStopped(self._no_logprobs(done.error or ""))
+        there = bool(done.logprobs or done.text.strip())
+        if done.status in ("truncated", "empty") and there:
+            return dataclasses.replace(done, status="ok", error=None)
+        return done
+
+    def _no_logprobs(self, why: str) -> str:
+        instead = f"; {self.without_logprobs}" if self.without_logprobs else ""
+        return f"it gives no log-probabilities ({why}){instead}"
 
     async def _check(self, request: Request) -> Judgment:
         """The judgment of a check: its verdict is in the answer, and nothing is called."""
@@ -183,7 +214,7 @@ class Asker:
 
     def failed(self, request: Request, reason: str) -> Judgment:
         """The row of a request that this program itself failed on."""
-        return self._judgment(request, Completion("error", error=reason), _Total())
+        return self._judgment(request, Completion("error", error=reason), _Total())[0]
 
     def _fit(self, request: Request) -> Request | None:
         """The request as it will be sent, None where it cannot fit into the judge's window."""
@@ -267,21 +298,23 @@ class Asker:
 
     def _judgment(
         self, request: Request, done: Completion, total: _Total, *, cut: bool = False
-    ) -> Judgment:
-        label, value = None, None
+    ) -> tuple[Judgment, bool]:
+        """The judgment of a reply, and whether another call may bring a better one."""
+        label, value, again = None, None, True
         status: Status | str = done.status
         error = done.error
         if done.status not in ("error", "refused", "context_overflow"):
             reply = Reply(done.text, done.finish_reason, done.logprobs)
             reading = sound(self.read(request, reply))
             label, value, status = reading.label, reading.value, reading.status
+            again = reading.again
             error = reading.reason or None
             if status != "ok" and done.status in ("truncated", "empty"):
                 status, error = done.status, done.error
         params = done.params
         if cut:
             params = canonical(json.loads(params) | {"truncate": self.judge.truncate})
-        return dataclasses.replace(
+        row = dataclasses.replace(
             self._row(request, done, total),
             status=status,
             label=label,
@@ -289,6 +322,7 @@ class Asker:
             error=error,
             params=params,
         )
+        return row, again
 
     def _row(self, request: Request, done: Completion, total: _Total) -> Judgment:
         """A judgment with what was sent and what came back, its verdict not read."""

@@ -59,7 +59,7 @@ def read_again(view: EvaluationView, judgment: Judgment) -> Judgment:
     # A call that failed has no text to read, or one that counts for nothing (a refusal's); imported
     # scores may come without one.
     if (
-        not judgment.text
+        not (judgment.text or judgment.logprobs)
         or judgment.status in _FAILED
         or (view.parity != "fastchat" and judgment.source == "import")
     ):
@@ -76,4 +76,4 @@ def sound(reading: Reading) -> Reading:
     good = reading.value is not None and math.isfinite(reading.value)
     if good == (reading.status == "ok"):
         return reading if good else dataclasses.replace(reading, label=None, value=None)
-    return Reading(None, None, "unparsed", reading.reason or "no_value")
+    return Reading(None, None, "unparsed", reading.reason or "no_value", reading.again)

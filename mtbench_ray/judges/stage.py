@@ -54,6 +54,7 @@ class JudgeStage:
         pattern: Regular expression that replies are forced into, for ``judge.constrain``.
         shorten: For ``judge.truncate=answer_tail``.
         batches: For ``judge.batch``: the workspace's.
+        without_logprobs: What to type where the judge turns out to give no log-probabilities.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class JudgeStage:
         pattern: str | None = None,
         shorten: Shorten | None = None,
         batches: BatchLedger | None = None,
+        without_logprobs: str = "",
     ) -> None:
         self.judge = judge
         self.fatal: str | None = None
@@ -84,6 +86,7 @@ class JudgeStage:
         self._enough = enough or is_ok
         self._pattern = pattern
         self._shorten = shorten
+        self._without_logprobs = without_logprobs
         self._batches = batches if judge.batch and judge.kind == "openai" else None
         self._transport: BatchTransport | None = None
         self._loop = background_loop()
@@ -213,6 +216,7 @@ class JudgeStage:
             budget=self._budget,
             run_id=self._run_id,
             shorten=self._shorten,
+            without_logprobs=self._without_logprobs,
         )
         if self._batches is not None:
             self._workers = [asyncio.create_task(self._work_all(asker))]

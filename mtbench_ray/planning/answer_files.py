@@ -105,7 +105,7 @@ def import_answers(
     units, new = [], 0
     for question in data.questions:
         for sample, texts in enumerate(found.get(question.question_id, ())):
-            turns = _turns(question, sample, texts, model, record.run_id)
+            turns = turns_of(question, sample, texts, model, record.run_id)
             new += (turns[0].answer_id, len(turns)) not in workspace.turns
             for turn in turns:
                 if (turn.answer_id, turn.turn) not in workspace.turns:
@@ -241,9 +241,10 @@ def _samples(row: Mapping[str, Any], where: str, question: Question) -> list[tup
     return found
 
 
-def _turns(
-    question: Question, sample: int, texts: Sequence[str], model: str, run_id: str
+def turns_of(
+    question: Question, sample: int, texts: Sequence[str], model: str, run_id: str = ""
 ) -> list[Turn]:
+    """The rows of an answer that was not generated here; its id is of its content."""
     answer_id = content_id(
         "answer",
         {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.endpoint.tokens import cost, estimate_tokens
 from mtbench_ray.planning.evaluations import distinguishing_settings, named
 from mtbench_ray.planning.jobs import Job
@@ -59,8 +61,8 @@ def estimate(
 ) -> Estimate:
     """Estimate what is pending of one evaluation.
 
-    Answers that are not there yet are taken to be :data:`ANSWER_TOKENS` long, no longer than the
-    run's cap; rendered prompts are measured.
+    Answers that are not there yet are taken to be as long as the benchmark says, or
+    :data:`ANSWER_TOKENS`, and no longer than the run's cap; rendered prompts are measured.
 
     Args:
         found: Filled in and returned.
@@ -98,7 +100,9 @@ def estimate(
             continue
         found.calls += 1
         found.prompt_tokens += sum(estimate_tokens(m.content) for m in request.messages)
-        found.output_tokens += min(JUDGMENT_TOKENS, view.judge.max_tokens or JUDGMENT_TOKENS)
+        cap = json.loads(request.params).get("max_tokens", view.judge.max_tokens)
+        expected = view.grader.reply_tokens or JUDGMENT_TOKENS
+        found.output_tokens += min(expected, cap or expected)
     at_once, later = (dataclasses.replace(view.judge, batch=batch) for batch in (False, True))
     found.dollars = cost(at_once, found.prompt_tokens, found.output_tokens)
     if view.judge.kind == "openai":
@@ -125,7 +129,8 @@ def imagine(
             return False
         for number_ in range(len(good) + 1, slot.turn + 1):
             history = tuple(turn.content for turn in good_turns(answer, turns))
-            length = min(ANSWER_TOKENS, coming[answer] or ANSWER_TOKENS)
+            expected = get_benchmark(row.benchmark).answer_tokens or ANSWER_TOKENS
+            length = min(expected, coming[answer] or expected)
             turns[(answer, number_)] = Turn(
                 answer_id=answer, turn=number_, benchmark="", question_id=slot.question_id,
                 model=row.model, sample=slot.sample, content=answer + " word" * (length - 8),

@@ -17,6 +17,7 @@ from mtbench_ray.config import (
     EngineConfig,
     JudgeConfig,
     ModelConfig,
+    RunConfig,
     SamplingConfig,
     science,
     science_defaults,
@@ -41,7 +42,7 @@ DEFAULTS: dict[str, Any] = {
     f"{group}.{name}": value
     for group, kind in _GROUPS.items()
     for name, value in science_defaults(kind).items()
-}
+} | {"protocol": RunConfig.protocol}
 """What a setting is that is not among stored ones, by its dotted name."""
 
 _FOLDER = "import"
@@ -122,6 +123,8 @@ def grader_settings(row: Evaluation) -> dict[str, Any]:
     if judge.kind == "none":  # rules, that no setting changes
         return {"checker": row.judge, "references": row.references}
     found = {f"judge.{name}": value for name, value in science(judge).items()}
+    if row.protocol != RunConfig.protocol:
+        found["protocol"] = row.protocol
     if judge.kind == "local":
         found |= {f"judge.{name}": value for name, value in judge.server_science.items()}
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from mtbench_ray.schema import (
     AnswerSet,
     BenchmarkData,
     Question,
+    QuestionId,
     Unit,
     canonical,
     question_hash,
@@ -31,6 +32,7 @@ from mtbench_ray.validate import validate
 from mtbench_ray.workspace.workspace import Workspace
 
 _T = TypeVar("_T")
+Provided = Mapping[str, Mapping[QuestionId, tuple[str, ...]]]
 
 
 @dataclass
@@ -42,6 +44,7 @@ class Job:
         questions: The questions of this run.
         answers: What the model is to answer.
         error: Why the model cannot be run; the job then fails alone.
+        provided: Answers that ship with the benchmark, see ``QuestionSet.provided``.
         notes: What the checks found worth recording (a merged system role, a short window).
         warnings: What its grader cannot do here.
         place: Which of the run's configs it comes from; one config may name several models.
@@ -53,6 +56,7 @@ class Job:
     questions: tuple[Question, ...]
     answers: AnswerSet
     error: str | None = None
+    provided: Provided = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     place: int = 0
@@ -127,7 +131,7 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
         if source not in data:
             loading = load_data(config)
             data[source] = (loading, workspace.save_data(loading.data))
-        (loaded, faults, remarks), data_name = data[source]
+        (loaded, faults, remarks, provided, could_not), data_name = data[source]
         benchmark = get_benchmark(loaded.name)
         questions = tuple(
             dataclasses.replace(question, temperature=benchmark.temperature(question))
@@ -143,7 +147,7 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
         content, mistake = ("", known) if isinstance(known, UserError) else (known, None)
         asked = () if config.stage == "judge" else questions
         answers = _answer_set(config, asked, content, workspace.salt)
-        job = Job(config, loaded, data_name, questions, answers, place=place)
+        job = Job(config, loaded, data_name, questions, answers, provided=provided, place=place)
         if config.stage == "judge":
             chosen = _tried(choose_stored, config, answers, questions, stored, known)
             if isinstance(chosen, UserError):
@@ -158,7 +162,12 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
             job.notes, mistake = ([], said) if isinstance(said, UserError) else (said, None)
         if job.judged:
             job.grader.require(questions)
-            job.warnings = job.grader.warnings(questions)
+            job.grader.require_judge(config.judge)
+            job.warnings = [
+                *could_not,
+                *job.grader.warnings(questions),
+                *job.grader.judge_warnings(config.judge),
+            ]
             job.notes = [*job.notes, *remarks_on(questions, remarks)]
         if mistake is not None:
             if len(settled) == 1:

@@ -62,6 +62,7 @@ def view_of(
         prompts,
         parity,
         json.loads(evaluation.answers.settings).get("salt", ""),
+        data.kept if data else {},
     )
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mtbench_ray.benchmarks import get_benchmark, grader_of
 from mtbench_ray.benchmarks.base import Benchmark, Official
-from mtbench_ray.benchmarks.sources import read_source
+from mtbench_ray.benchmarks.sources import SourceText, read_source
 from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.prompts import builtin_prompts, load_prompts
@@ -23,11 +23,18 @@ OWN_PROMPTS = "fastchat"
 
 
 class Loaded(NamedTuple):
-    """The data of a run, and what is to be said of its questions (see ``QuestionSet``)."""
+    """The data of a run, and what is to be said of its questions (see ``QuestionSet``).
+
+    Attributes:
+        provided: Answers that ship with the benchmark.
+        warnings: What could not be had, a line each.
+    """
 
     data: BenchmarkData
     faults: Mapping[QuestionId, UserError]
     notes: Mapping[QuestionId, str]
+    provided: Mapping[str, Mapping[QuestionId, tuple[str, ...]]]
+    warnings: Sequence[str]
 
 
 def load_data(config: RunConfig) -> Loaded:
@@ -68,14 +75,22 @@ def load_data(config: RunConfig) -> Loaded:
         "references": config.reference_path or "references",
     }
     found = benchmark.read(questions, references, paths, official_texts)
+    further, warnings = _further(benchmark)
+    if further:
+        found = benchmark.complete(found, {part: text.text for part, text in further.items()})
+        files |= {part: text.label for part, text in further.items()}
     if found.from_official:
         read("references", None)
     elif not found.from_file:
         files.pop("references", None)
     if not grader.prompt_type:
-        return Loaded(
-            BenchmarkData(benchmark.name, found.questions, "", "", files), found.faults, found.notes
-        )
+        if (own_prompts or builtin is not None) and not grader.checker:
+            raise UserError(
+                f"{benchmark.name} has judge prompts of its own protocol, and takes no others",
+                "leave out judge.prompts= and judge_prompt_path=",
+            )
+        data = BenchmarkData(benchmark.name, found.questions, "", "", files, found.kept)
+        return Loaded(data, found.faults, found.notes, found.provided, warnings)
     if builtin is not None:
         judge_prompts = builtin_prompts(builtin)
         files["judge_prompts"] = f"{builtin} (built in)"
@@ -85,8 +100,25 @@ def load_data(config: RunConfig) -> Loaded:
     prompt_set = load_prompts(builtin or own_prompts or name, judge_prompts)
     if config.judge.kind != "none" and config.stage != "answers":
         prompt_set.require(grader.prompt_type)
-    data = BenchmarkData(benchmark.name, found.questions, name, judge_prompts, files)
-    return Loaded(data, found.faults, found.notes)
+    data = BenchmarkData(benchmark.name, found.questions, name, judge_prompts, files, found.kept)
+    return Loaded(data, found.faults, found.notes, found.provided, warnings)
+
+
+def _further(benchmark: Benchmark) -> tuple[dict[str, SourceText], list[str]]:
+    """The further files of a benchmark, and why optional ones cannot be had.
+
+    Raises:
+        UserError: One that is not optional cannot be had.
+    """
+    needed = {k: v for k, v in benchmark.further.items() if k not in benchmark.optional}
+    paths = assets.fetch(benchmark.name, needed) if needed else {}
+    warnings = []
+    if optional := {k: v for k, v in benchmark.further.items() if k in benchmark.optional}:
+        try:
+            paths |= assets.fetch(benchmark.name, optional)
+        except UserError as error:
+            warnings.append(f"{benchmark.name}: {' '.join(str(error).split())}")
+    return {part: read_source(str(path), part) for part, path in paths.items()}, warnings
 
 
 def _official(benchmark: Benchmark, part: str) -> Path:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mtbench_ray.config import JudgeConfig
+from mtbench_ray.config import JudgeConfig, RunConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.prompts import is_shipped
 from mtbench_ray.planning.evaluations import (
@@ -21,6 +21,7 @@ from mtbench_ray.planning.evaluations import (
     union,
 )
 from mtbench_ray.planning.jobs import Job
+from mtbench_ray.planning.provided import provided_answers
 from mtbench_ray.planning.questions import selection
 from mtbench_ray.planning.stored_answers import restricted, stored_answers
 from mtbench_ray.schema import ANSWERS_ONLY, AnswerSet, Evaluation, canonical, text_hash
@@ -52,7 +53,10 @@ def evaluations(jobs: Sequence[Job], workspace: Workspace) -> RunEvaluations:
         stored = stored_answers(workspace)
     failed = {job.answers.settings: job.error for job in jobs if job.error}
     of_jobs = [
-        [_evaluation(job, opponent, failed) for opponent in _opponents(job, jobs, stored)]
+        [
+            _evaluation(job, opponent, failed)
+            for opponent in _opponents(job, jobs, stored, workspace)
+        ]
         for job in jobs
     ]
     rows = joined(row for mine in of_jobs for row in mine)
@@ -109,6 +113,7 @@ def _evaluation(job: Job, opponent: AnswerSet | None, failed: Mapping[str, str])
             prompts=prompts,
             references=text_hash(canonical(references)) if references else "",
             selection=selection(config),
+            protocol=config.protocol if judged else RunConfig.protocol,
         )
     )
 
@@ -126,7 +131,7 @@ def judges_by_settings(jobs: Sequence[Job]) -> dict[str, JudgeConfig]:
 
 
 def _opponents(
-    job: Job, jobs: Sequence[Job], stored: Sequence[AnswerSet]
+    job: Job, jobs: Sequence[Job], stored: Sequence[AnswerSet], workspace: Workspace
 ) -> list[AnswerSet | None]:
     against = job.grader.against
     if not job.judged or not against:
@@ -153,6 +158,12 @@ def _opponents(
     baseline = job.config.baseline or ""
     if job.answers.model == baseline:
         return []
+    if baseline in job.provided:
+        turns, answers = provided_answers(job.provided[baseline], baseline, job.data)
+        facing = _facing(job, [answers])
+        wanted = {unit.answer_id for unit in facing.units}
+        workspace.provide(turn for turn in turns if turn.answer_id in wanted)
+        return [facing]
     return [_baseline(baseline, job, same, stored)]
 
 
@@ -177,7 +188,7 @@ def _baseline(
         if found:
             best = min(reversed(found), key=unlike)
             return _facing(job, [one for one in found if one.settings == best.settings])
-    labels = [answers.model for answers in (*same, *stored)]
+    labels = [*job.provided, *(answers.model for answers in (*same, *stored))]
     near = difflib.get_close_matches(name, labels, n=1, cutoff=0.4)
     raise UserError(
         f"nothing is known of the baseline '{name}'",

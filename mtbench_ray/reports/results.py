@@ -11,7 +11,7 @@ from mtbench_ray.benchmarks import get_benchmark, grader_of
 from mtbench_ray.errors import UserError, unknown_name
 from mtbench_ray.fastchat import imported_outcomes
 from mtbench_ray.judges.base import Column, EvaluationView, Grader, Item, ScoreOptions
-from mtbench_ray.planning.evaluations import against, apart
+from mtbench_ray.planning.evaluations import against, answer_settings, apart, grader_settings
 from mtbench_ray.planning.plan import outcomes, view_of
 from mtbench_ray.planning.races import RaceRecord, decided_by, races_of
 from mtbench_ray.schema import (
@@ -21,6 +21,8 @@ from mtbench_ray.schema import (
     Outcome,
     QuestionId,
     Score,
+    canonical,
+    text_hash,
 )
 from mtbench_ray.workspace.journal import warn
 from mtbench_ray.workspace.workspace import Workspace
@@ -98,6 +100,13 @@ class Results:
         """
         if not metric:
             return self, list(rows)
+        of_set = {c.key for row in rows if row.judge for c in self.grader(row).columns if c.of_set}
+        if metric in of_set:
+            raise UserError(
+                f"{metric} is fitted over all models at once, and has no difference question by"
+                " question",
+                "the table has it with its interval; leave out metric= to compare the headline",
+            )
         measures = {row.evaluation_id: self.grader(row).measures for row in rows if row.judge}
         kept = [row for row in rows if metric in measures.get(row.evaluation_id, ())]
         if not kept:
@@ -160,9 +169,46 @@ class Results:
         key = row.evaluation_id, count
         if key not in self._scores:
             options = dataclasses.replace(self.options, judge=row.judge, resamples=count)
-            view, found = self.view(row), self.outcomes(row)
-            self._scores[key] = self.grader(row).reduce([view], found, options)
+            if any(column.of_set for column in self.grader(row).columns):
+                self._score_set(self.set_of(row), options)
+            else:
+                view, found = self.view(row), self.outcomes(row)
+                self._scores[key] = self.grader(row).reduce([view], found, options)
         return self._scores[key]
+
+    def set_of(self, row: Evaluation) -> list[Evaluation]:
+        """The evaluations that scores of a set are fitted on: all that the workspace shows of this
+        one's grader and opponent, itself among them."""
+        mine = _set_key(row)
+        found = [other for other in self._current if _set_key(other) == mine]
+        return found if row in found else [*found, row]
+
+    @cached_property
+    def _current(self) -> list[Evaluation]:
+        return [row for row in current(self.workspace) if row.judge]
+
+    def _score_set(self, rows: Sequence[Evaluation], options: ScoreOptions) -> None:
+        """Score evaluations together; labels may be equal, so that each is called by its id."""
+        outcomes = [
+            dataclasses.replace(one, slot=dataclasses.replace(one.slot, model=row.evaluation_id))
+            for row in rows
+            for one in self.outcomes(row)
+        ]
+        scored = {row.evaluation_id: 0 for row in rows}
+        for one in outcomes:
+            scored[one.slot.model] += not one.reason
+        digest = text_hash(canonical(scored))
+        grader = self.grader(rows[0])
+        of_set = {column.metric for column in grader.columns if column.of_set}
+        found = grader.reduce([self.view(row) for row in rows], outcomes, options)
+        for row in rows:
+            self._scores[row.evaluation_id, options.resamples] = [
+                dataclasses.replace(
+                    score, model=row.model, set_digest=digest if score.metric in of_set else ""
+                )
+                for score in found
+                if score.model == row.evaluation_id
+            ]
 
     def headline(self, row: Evaluation) -> float | None:
         """The one figure of an evaluation; None where it has none of its own."""
@@ -171,6 +217,12 @@ class Results:
         place = self.grader(row).headline.place
         found = self.scores(row, resamples=0)
         return next((one.mean for one in found if one.place == place), None)
+
+
+def _set_key(row: Evaluation) -> str:
+    """Equal for evaluations whose models belong to one set."""
+    opponent = answer_settings(row.opponent) if row.opponent is not None else {}
+    return canonical([row.benchmark, row.mode, row.source, opponent, grader_settings(row)])
 
 
 def answer_ids(answers: AnswerSet) -> dict[tuple[QuestionId, int], str]:

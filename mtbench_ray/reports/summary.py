@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.fastchat.counting import concerns
 from mtbench_ray.judges.base import Column, Grader
 from mtbench_ray.judges.outcomes import NOT_NEEDED
@@ -87,8 +88,9 @@ def summarise(
             own = _compared(results, row) if against(row) else _alone(results, row, events)
             settings = apart_by[row.evaluation_id]
             found.append(
-                {"id": row.evaluation_id, "benchmark": row.benchmark, **own, "settings": settings}
-            )
+                {"id": row.evaluation_id, "benchmark": row.benchmark, **own, **_protocol(row),
+                 "settings": settings}
+            )  # fmt: skip
     if mode != ANSWERS_ONLY and rows:
         _rank(found, results.grader(rows[0]))
     first = workspace.load_data(rows[0].data) if rows and rows[0].data else None
@@ -98,7 +100,13 @@ def summarise(
         "mode": mode,
         "parity": results.options.parity,
         "files": dict(first.files) if first else {},
-        "notes": [*_notes(records, rows), *_mixed(rows), *_raced(results, rows)],
+        "notes": [
+            *_protocols(rows),
+            *_remarks(results, rows),
+            *_notes(records, rows),
+            *_mixed(rows),
+            *_raced(results, rows),
+        ],
         "complete": bool(found) and all(result["complete"] for result in found),
         "results": found,
     }
@@ -168,6 +176,36 @@ def _mixed(rows: Sequence[Evaluation]) -> list[str]:
         if len(settings) > 1
     ]
     return notes
+
+
+def _protocol(row: Evaluation) -> dict[str, str]:
+    """Which protocol a judged evaluation follows, where its benchmark has more than one."""
+    known = row.judge and get_benchmark(row.benchmark).official
+    return {"protocol": row.protocol} if known else {}
+
+
+def _protocols(rows: Sequence[Evaluation]) -> list[str]:
+    """What these evaluations follow, and what is otherwise than in the benchmark's program."""
+    notes = []
+    for protocol in dict.fromkeys(row.protocol for row in rows if _protocol(row)):
+        benchmark = get_benchmark(rows[0].benchmark)
+        if protocol == "official":
+            notes.append(f"protocol: official, as {benchmark.official}")
+        else:
+            notes.append(f"protocol: default; other than {benchmark.official}: {benchmark.differs}")
+    return notes
+
+
+def _remarks(results: Results, rows: Sequence[Evaluation]) -> list[str]:
+    """What graders say of the scores of their models."""
+    return list(
+        dict.fromkeys(
+            note
+            for row in rows
+            if row.judge and against(row) != "all"
+            for note in results.grader(row).remarks(results.view(row), results.scores(row))
+        )
+    )
 
 
 def _raced(results: Results, rows: Sequence[Evaluation]) -> list[str]:
@@ -307,6 +345,10 @@ def _comparison(grader: Grader, row: Evaluation, model: str, places: Places) -> 
         mean = score.mean if score else None
         count = column.digits == 0 and mean is not None
         result[column.key] = round(mean) if count and mean is not None else mean
+        if column.interval and not column.headline:
+            result[f"{column.key}_ci"] = [score.ci_low, score.ci_high] if score else [None, None]
+        if column.of_set:
+            result["set"] = score.set_digest if score else result.get("set", "")
     return result | {
         "n": total["scored"],
         "ci_low": total["ci_low"],

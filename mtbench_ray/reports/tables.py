@@ -150,7 +150,7 @@ def _main_table(
     headers = ["model", "judge", *["against"] * compared]
     for column in grader.columns:
         if not column.parts:
-            headers += [column.header, *["95% interval"] * column.headline]
+            headers += [column.header, *["95% interval"] * (column.headline or column.interval)]
     several = len(results) > 1
     headers += [
         *["rank"] * several,
@@ -167,7 +167,10 @@ def _main_table(
         for column in grader.columns:
             if not column.parts:
                 cells.append(number(figure(result, column.key), column.digits))
-                cells += [interval(total, column.digits)] * column.headline
+                if column.headline:
+                    cells.append(interval(total, column.digits))
+                elif column.interval:
+                    cells.append(interval(_ends(result, column), column.digits))
         if several:
             cells.append("n/a" if result.get("rank") is None else str(result["rank"]))
         cells.append(f"{total['n' if compared else 'scored']}/{total['planned']}")
@@ -176,6 +179,15 @@ def _main_table(
             cells += [_truncated(result), number(result["output_tokens_per_s"], 0)]
         rows.append(cells)
     return headers, rows
+
+
+def _ends(result: Mapping[str, Any], column: Column) -> dict[str, Any]:
+    """The ends of the interval of a column that is not the headline."""
+    value = result[column.key]
+    if isinstance(value, dict):
+        return value
+    low, high = result[f"{column.key}_ci"]
+    return {"ci_low": low, "ci_high": high}
 
 
 def _parts_table(column: Column, results: Sequence[dict[str, Any]], folder: str) -> Grid:

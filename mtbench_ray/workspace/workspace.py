@@ -162,6 +162,23 @@ class Workspace:
             row = decode(type(row), json.loads(clean))
         self._count(row, self._journal(type(row)).append(clean))
 
+    def provide(self, rows: Iterable[Turn]) -> None:
+        """Count answers that ship with a benchmark, where they are not there yet.
+
+        A workspace that is open for reading keeps them in memory only (a plan leaves no file).
+
+        Raises:
+            UserError: The disk refused them.
+        """
+        for row in rows:
+            key = (row.answer_id, row.turn)
+            if key in self._turns:
+                continue
+            if self._lock is None:
+                self._turns[key] = row
+            else:
+                self.append(row)
+
     def start_over(self, command: Sequence[str]) -> str:
         """Choose a new salt (``fresh=true``): earlier rows stay, and are not found any more.
 
@@ -224,7 +241,10 @@ class Workspace:
 
         A workspace that is open for reading keeps it in memory only (a plan leaves no file).
         """
-        text = json.dumps(asdict(data), ensure_ascii=True, indent=1)
+        fields = asdict(data)
+        if not data.kept:  # names of snapshots from before there was any stay as they are
+            del fields["kept"]
+        text = json.dumps(fields, ensure_ascii=True, indent=1)
         text = redact_json(self.scrub, text) + "\n"
         name = text_hash(text)
         path = Path("data") / f"{name}.json"

@@ -69,6 +69,8 @@ class Script:
         context: Tokens (4 characters each) of prompt and reply.
         thinking: How the judge thinks: ``field``, ``tags`` or not at all.
         text: All that the judge says, instead of words and a rating.
+        tokens: Two first tokens of replies, with log-probabilities where they are asked for: the
+            prompt's hash says how probable each is. Without these none are given.
         worth: The rating is the number after the last "worth" in the prompt.
         served: Models that answer, one after the other; the last one for all further calls.
         root: Folder behind the one model of the list of models.
@@ -95,6 +97,7 @@ class Script:
     context: int = 0
     thinking: str = ""
     text: str = ""
+    tokens: tuple[str, ...] = ()
     worth: bool = False
     served: tuple[str, ...] = ("stub",)
     root: str = ""
@@ -318,6 +321,8 @@ class StubServer:
         if script.thinking == "tags":
             text = f"<think>it may be [[3]], or not</think>{text}"
         pieces = text.split(" ")
+        if script.tokens and body.get("logprobs"):
+            return token_reply(script.tokens, number, len(prompt) // 4), 1
         finish = "length" if len(pieces) > cap else "stop"
         text, output = " ".join(pieces[:cap]), min(len(pieces), cap)
         return completion(text, finish, len(prompt) // 4, output, reasoning), output
@@ -391,6 +396,16 @@ def completion(
             "total_tokens": prompt_tokens + output_tokens,
         },
     }
+
+
+def token_reply(tokens: tuple[str, ...], number: int, prompt_tokens: int) -> dict[str, Any]:
+    """A reply of one token, cut there, with the log-probabilities of two."""
+    share = (1 + number % 98) / 100
+    chances = sorted(zip((share, 1 - share), tokens, strict=True), reverse=True)
+    top = [{"token": token, "logprob": math.log(chance)} for chance, token in chances]
+    data = completion(str(top[0]["token"]), "length", prompt_tokens, 1)
+    data["choices"][0]["logprobs"] = {"content": [top[0] | {"top_logprobs": top}]}
+    return data
 
 
 def main() -> None:
