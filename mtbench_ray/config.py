@@ -102,14 +102,20 @@ class ModelConfig:
     others in their place does not answer."""
     root: str | None = None
     """With ``model=checkpoints``: the folder that holds the checkpoint folders."""
+    runs: str | None = None
+    """With ``model=checkpoints``: which folders of ``root`` are training runs, as a pattern
+    (``*``, ``exp_*/seed*``); null: ``root`` itself is one."""
+    pattern: str | None = None
+    """With ``model=checkpoints``: how the checkpoint folders of a run are called, where it is not
+    usual: ``it{step}``, ``weights/{step}/hf``; ``*`` stands for anything."""
     base: str | None = None
     """With ``model=checkpoints``: base model of adapters, instead of the one that they name."""
     steps: list[int] = field(default_factory=list)
     """Only these steps of ``root``."""
     every: int = 1
-    """Only every n-th checkpoint of ``root``."""
+    """Only every n-th checkpoint of ``root``, of each run."""
     last: int | None = None
-    """Only the last n checkpoints of ``root``."""
+    """Only the last n checkpoints of ``root``, of each run."""
 
     @property
     def label(self) -> str:

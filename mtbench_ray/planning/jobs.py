@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,8 +71,11 @@ class Job:
         return grader_of(self.data.name, self.config.mode or "")
 
 
-def expand(config: RunConfig) -> list[RunConfig]:
+def expand(config: RunConfig, remarks: list[str] | None = None) -> list[RunConfig]:
     """One config per model: ``models=[...]`` and ``model=checkpoints`` name several.
+
+    Args:
+        remarks: Gets a line for each folder that looks like a checkpoint and is not taken.
 
     Raises:
         UserError: No model is named, or no checkpoint is found.
@@ -83,16 +87,23 @@ def expand(config: RunConfig) -> list[RunConfig]:
             )
             for path in config.models
         ]
-    if config.model.path == "checkpoints":
+    if names_a_run(config):
         from mtbench_ray.models.discovery import find
 
-        return [dataclasses.replace(config, model=model) for model in find(config.model)]
+        found = find(config.model, remarks)
+        return [dataclasses.replace(config, model=model) for model in found]
     if not config.model.path:
         raise UserError(
             "no model was chosen",
             "write model=NAME: a preset (`list models`), a Hugging Face id or a local folder",
         )
     return [config]
+
+
+def names_a_run(config: RunConfig) -> bool:
+    """Whether the model is all the checkpoints of a folder."""
+    path = config.model.path
+    return path == "checkpoints" or bool(config.model.root and not path)
 
 
 def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
@@ -107,9 +118,13 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
     hashed = functools.cache(folder_hash)
     places: list[int] = []
     settled: list[RunConfig] = []
+    passed_over: list[str] = []
     for place, config in enumerate(configs):
-        settled += expand(_pinned(validate(config), hashed))
+        settled += expand(_pinned(validate(config), hashed), passed_over)
         places += [place] * (len(settled) - len(places))
+    if not configs[0].quiet:
+        for line in dict.fromkeys(passed_over):
+            print(line, file=sys.stderr)
     judges = {(config.judge.kind, config.judge.model): config.judge for config in settled}
     for judge in judges.values():
         if settled[0].stage != "answers":

@@ -10,9 +10,9 @@ from typing import Any
 from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.models.discovery import step_of
+from mtbench_ray.models.naming import Naming, step_of
 from mtbench_ray.reports.filters import Filter
-from mtbench_ray.reports.points import Naming, by_benchmark, collect, to_csv
+from mtbench_ray.reports.points import by_benchmark, collect, to_csv
 from mtbench_ray.reports.results import current, judged_alone
 from mtbench_ray.reports.tables import label
 from mtbench_ray.schema import Evaluation
