@@ -395,6 +395,28 @@ class ReportConfig:
 
 
 @dataclass
+class WatchConfig:
+    """Beside a training run: checkpoints are taken as they land."""
+
+    enabled: bool = False
+    """``watch=true``: go on looking for new checkpoints below ``model.root``, until a file ``DONE``
+    lies in it, ``until`` says so, or Ctrl-C."""
+    until: str = ""
+    """When to end: a step (``5000``: once that checkpoint is done), a time without news (``90min``,
+    ``2h``), or both with a space between; empty: only with ``DONE``."""
+    look_s: float = 15.0
+    """Seconds between two looks at the folder."""
+    settle_s: float = 30.0
+    """Seconds for which nothing in a checkpoint's folder may change before it is taken."""
+    release: bool = False
+    """Give the GPUs back between checkpoints: engines are stopped after each round, and start again
+    for the next one. For a GPU that the trainer needs too, with ``engine.memory_limit_gb``."""
+    alert: str = ""
+    """A command, or the https address of a webhook, that gets a JSON object (on its standard input,
+    or as the body) when a checkpoint is worse than the best before it by more than noise."""
+
+
+@dataclass
 class RunConfig:
     """One run: a model under a judge."""
 
@@ -405,6 +427,7 @@ class RunConfig:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(max_tokens=None))
     report: ReportConfig = field(default_factory=ReportConfig)
+    watch: WatchConfig = field(default_factory=WatchConfig)
     models: list[str] = field(default_factory=list)
     """Several models at once, for experiment files: each becomes a job like ``model=<it>``."""
     benchmarks: list[str] = field(default_factory=list)

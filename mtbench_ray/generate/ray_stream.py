@@ -140,9 +140,24 @@ class EngineActor:
             return model
         return None
 
+    def answer(self, batch: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
+        """The same for who calls the actor without Ray Data."""
+        yield from self(batch)
+
+    def close(self) -> None:
+        """End the engine."""
+        self.worker.close()
+
     def __ray_shutdown__(self) -> None:
         """End the engine with the actor."""
-        self.worker.close()
+        self.close()
+
+
+def outputs_of(text: str) -> Iterator[Output]:
+    """What is in a row of the kind ``rows``."""
+    for is_turn, line in json.loads(text):
+        fields = json.loads(line)
+        yield decode(Turn, fields) if is_turn else decode(EngineEvent, fields)
 
 
 def _row(shard: int, kind: str, text: str = "") -> dict[str, list[Any]]:
@@ -228,9 +243,7 @@ def _stream_ray(
                 elif kind == "fault":
                     raise RuntimeError(f"a fault of this program in an engine actor:\n{row['row']}")
                 else:
-                    for is_turn, text in json.loads(row["row"]):
-                        fields = json.loads(text)
-                        yield decode(Turn, fields) if is_turn else decode(EngineEvent, fields)
+                    yield from outputs_of(row["row"])
     except Exception:
         yield from engine_logs(seen.values())
         raise

@@ -106,11 +106,16 @@ def names_a_run(config: RunConfig) -> bool:
     return path == "checkpoints" or bool(config.model.root and not path)
 
 
-def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
+def prepare(
+    configs: Sequence[RunConfig], workspace: Workspace, alone_raises: bool = True
+) -> list[Job]:
     """Check every job of a run before anything is started.
 
     A model that cannot be run fails its own job where there are several; a mistake that concerns
     all jobs is raised.
+
+    Args:
+        alone_raises: Where there is one model, that it cannot be run is raised too.
 
     Raises:
         UserError: A mistake in the settings, or the only model cannot be run.
@@ -166,7 +171,7 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
             else:
                 job.answers, job.notes, mistake = chosen.answers, [*chosen.notes], None
         # Loading a template takes seconds: not where all answers are there.
-        if mistake is None and config.stage != "judge" and _has_pending(job, workspace):
+        if mistake is None and config.stage != "judge" and has_pending(job, workspace):
             if who not in notes:
                 notes[who] = _tried(check_prompts, config.model, config.engine)
             said = notes[who]
@@ -176,7 +181,7 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
             job.warnings = job.grader.warnings(questions)
             job.notes = [*job.notes, *remarks_on(questions, remarks)]
         if mistake is not None:
-            if len(settled) == 1:
+            if len(settled) == 1 and alone_raises:
                 raise mistake
             job.error = str(mistake)
         jobs.append(job)
@@ -209,7 +214,8 @@ def _tried(check: Callable[..., _T], *arguments: Any) -> _T | UserError:
         return error
 
 
-def _has_pending(job: Job, workspace: Workspace) -> bool:
+def has_pending(job: Job, workspace: Workspace) -> bool:
+    """Whether an answer of a job lacks a turn."""
     questions = {question.question_id: question for question in job.questions}
     return bool(pending_turns(job.answers, questions, workspace.turns))
 
