@@ -6,12 +6,74 @@ the run: what fails is told, and the rows are kept.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from mtbench_ray.config import RunConfig
+from mtbench_ray.errors import UserError
+from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.reports.results import Results
+from mtbench_ray.run.alerts import alert
 from mtbench_ray.schema import Evaluation
 from mtbench_ray.workspace.run_record import RunRecord
+
+_PAGE_SHARE = 10.0
+"""A page is written again once so many times the time has passed that it took."""
+
+
+@dataclass
+class _Files:
+    """The curve and the page of a watch.
+
+    Attributes:
+        told: What failed and was said already: a missing library fails in every round.
+    """
+
+    config: RunConfig
+    told: set[str] = field(default_factory=set)
+    page_at: float = 0.0
+    page_pending: bool = False
+
+    def write(self, tell: Callable[[str], None]) -> None:
+        """After a round; a large page only every so often."""
+        from mtbench_ray.reports import curve
+
+        root = self.config.workspace
+        naming = _naming(self.config)
+        self._try("curve", tell, lambda: curve.write(
+            [root], error="ci95", by="both", out="", options=self._options, name_pattern=naming
+        ))  # fmt: skip
+        self.page_pending = True
+        if time.monotonic() >= self.page_at:
+            self.write_page(tell)
+
+    def write_page(self, tell: Callable[[str], None]) -> None:
+        """Where rows have come since the last one."""
+        from mtbench_ray.reports.page import view
+
+        began = time.monotonic()
+        self._try("page", tell, lambda: view.write([self.config.workspace], "", self._options))
+        self.page_pending = False
+        now = time.monotonic()
+        self.page_at = now + _PAGE_SHARE * (now - began)
+
+    @property
+    def _options(self) -> ScoreOptions:
+        report = self.config.report
+        return ScoreOptions(self.config.parity, report.resamples, report.seed)
+
+    def _try(self, what: str, tell: Callable[[str], None], write: Callable[[], object]) -> None:
+        try:
+            write()
+        except UserError as error:
+            if str(error) not in self.told:
+                self.told.add(str(error))
+                tell(f"no {what}: {error.message}")
+
+
+_files: dict[str, _Files] = {}
+"""By workspace."""
 
 
 def after_round(
@@ -31,7 +93,21 @@ def after_round(
         record: Of the round, saved already.
         tell: Takes lines for the user.
     """
+    if config.watch.enabled:
+        alert(results, rows, config.watch.alert, tell)
+        _files.setdefault(config.workspace, _Files(config)).write(tell)
 
 
-def after_run(config: RunConfig) -> None:
+def after_run(config: RunConfig, tell: Callable[[str], None]) -> None:
     """Called once at the very end of a run or a watch, however it ends."""
+    files = _files.pop(config.workspace, None)
+    if files is not None and files.page_pending:
+        files.write_page(tell)
+
+
+def _naming(config: RunConfig) -> str:
+    """How names hold run and step, for curves, where ``model.pattern`` says it."""
+    pattern = config.model.pattern
+    if not pattern:
+        return ""
+    return f"*/{pattern}*" if "{run}" in pattern else f"{{run}}/{pattern}*"

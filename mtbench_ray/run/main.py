@@ -18,7 +18,7 @@ from mtbench_ray.planning.settings_diff import describe_changes
 from mtbench_ray.run.after_round import after_run
 from mtbench_ray.run.progress import report_while_long
 from mtbench_ray.run.racing import races
-from mtbench_ray.run.round import run_round
+from mtbench_ray.run.round import run_round, tell
 from mtbench_ray.run.signals import Interrupts
 from mtbench_ray.run.watch import watch
 from mtbench_ray.system.redact import secrets_in
@@ -97,7 +97,7 @@ def _run_jobs(
         try:
             code = run_round(jobs, wanted, first, workspace, command, interrupts, changes=changes)
         finally:
-            after_run(first)
+            after_run(first, tell)
         if not first.quiet:
             for line in open_batches(workspace.root):
                 print(line, file=sys.stderr)

@@ -20,6 +20,11 @@ from mtbench_ray.system.debugging import debugging
 from mtbench_ray.workspace.workspace import Workspace
 
 
+def tell(line: str) -> None:
+    """A line for the user."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def run_round(
     jobs: Sequence[Job],
     wanted: RunEvaluations,
@@ -63,7 +68,5 @@ def run_round(
     )
     report = config.report
     results = Results(workspace, ScoreOptions(config.parity, report.resamples, report.seed))
-    after_round(
-        results, wanted.rows, config, session.record, lambda line: print(line, file=sys.stderr)
-    )
+    after_round(results, wanted.rows, config, session.record, tell)
     return EXIT_PARTIAL if code == EXIT_OK and not complete else code

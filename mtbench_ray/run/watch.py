@@ -28,7 +28,7 @@ from mtbench_ray.run.after_round import after_run
 from mtbench_ray.run.kept import Kept
 from mtbench_ray.run.progress import report_while_long
 from mtbench_ray.run.ray_runtime import head_lost
-from mtbench_ray.run.round import run_round
+from mtbench_ray.run.round import run_round, tell
 from mtbench_ray.run.signals import Interrupts
 from mtbench_ray.schema import Evaluation, canonical
 from mtbench_ray.validate import watch_until
@@ -165,14 +165,14 @@ class Watch:
                             break
                         continue
                     if ending and not self._changing():
-                        self._tell(f"the watch ends: {ending}")
+                        tell(f"the watch ends: {ending}")
                         break
                     self._say_waiting()
                     self._wait(self._config.watch.look_s)
                     if kept.ray.lost:
                         raise head_lost(kept.ray.lost)
         finally:
-            after_run(self._config)
+            after_run(self._config, tell)
         return self._end()
 
     # Looking ------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class Watch:
             self._skipped(one, f"{one.reason}{hint}")
 
     def _skipped(self, one: Arrival, reason: str) -> None:
-        self._tell(f"{one.candidate.folder} is skipped until it changes: {reason}")
+        tell(f"{one.candidate.folder} is skipped until it changes: {reason}")
 
     def _due(self, hurry: bool) -> list[_Due]:
         """Whole checkpoints that are not done, in the order of training.
@@ -242,7 +242,7 @@ class Watch:
                 if root.model.last is not None and len(mine) > root.model.last:
                     for old in mine[: -root.model.last or None]:
                         root.done[old.folder] = old.arrival.content
-                        self._tell(f"{old.folder} is passed over: model.last={root.model.last}")
+                        tell(f"{old.folder} is passed over: model.last={root.model.last}")
                     mine = mine[-root.model.last :] if root.model.last > 0 else []
                 found += mine
         return found
@@ -371,7 +371,7 @@ class Watch:
         root.retry_at.pop(folder, None)
         if not complete:
             root.failed[folder] = "incomplete"
-            self._tell(f"{folder} stays incomplete after {tries} rounds; the same command again"
+            tell(f"{folder} stays incomplete after {tries} rounds; the same command again"
                        " tries what is missing")  # fmt: skip
 
     def _fail(self, one: _Due, error: UserError | str) -> None:
@@ -382,9 +382,6 @@ class Watch:
 
     # Saying -------------------------------------------------------------------------------
 
-    def _tell(self, text: str) -> None:
-        print(text, file=sys.stderr)
-
     def _say_waiting(self) -> None:
         """What is waited for, once between two rounds."""
         roots = ", ".join(str(root.model.root) for root in self._roots)
@@ -394,7 +391,7 @@ class Watch:
         )
         if text != self._said and not self._config.quiet:
             self._said = text
-            self._tell(text)
+            tell(text)
 
     def _show(self) -> None:
         """The table of all that this watch has done."""
@@ -423,5 +420,5 @@ class Watch:
             for one in root.seen
         )  # fmt: skip
         if not self._rows:
-            self._tell("no checkpoint was there")
+            tell("no checkpoint was there")
         return EXIT_OK if done and self._rows else EXIT_PARTIAL
