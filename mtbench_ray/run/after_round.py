@@ -31,6 +31,7 @@ class _Files:
     """
 
     config: RunConfig
+    root: str
     told: set[str] = field(default_factory=set)
     page_at: float = 0.0
     page_pending: bool = False
@@ -39,10 +40,9 @@ class _Files:
         """After a round; a large page only every so often."""
         from mtbench_ray.reports import curve
 
-        root = self.config.workspace
         naming = _naming(self.config)
         self._try("curve", tell, lambda: curve.write(
-            [root], error="ci95", by="both", out="", options=self._options, name_pattern=naming
+            [self.root], error="ci95", by="both", out="", options=self._options, name_pattern=naming
         ))  # fmt: skip
         self.page_pending = True
         if time.monotonic() >= self.page_at:
@@ -53,7 +53,7 @@ class _Files:
         from mtbench_ray.reports.page import view
 
         began = time.monotonic()
-        self._try("page", tell, lambda: view.write([self.config.workspace], "", self._options))
+        self._try("page", tell, lambda: view.write([self.root], "", self._options))
         self.page_pending = False
         now = time.monotonic()
         self.page_at = now + _PAGE_SHARE * (now - began)
@@ -95,7 +95,8 @@ def after_round(
     """
     if config.watch.enabled:
         alert(results, rows, config.watch.alert, tell)
-        _files.setdefault(config.workspace, _Files(config)).write(tell)
+        root = str(results.workspace.root)
+        _files.setdefault(config.workspace, _Files(config, root)).write(tell)
 
 
 def after_run(config: RunConfig, tell: Callable[[str], None]) -> None:
