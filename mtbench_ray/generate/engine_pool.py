@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
@@ -28,33 +29,54 @@ from mtbench_ray.generate.actor_failures import (
     describe_crash,
     node_is_lost,
 )
+from mtbench_ray.generate.claims import ClaimQueue, Following
 from mtbench_ray.generate.cluster import gpus_of_engine, needs_ray
 from mtbench_ray.generate.engine_logs import EngineLog, engine_logs
-from mtbench_ray.generate.ray_stream import CrashedShard, EngineActor, outputs_of
-from mtbench_ray.generate.shards import shard_to_json
+from mtbench_ray.generate.ray_stream import (
+    CrashedShard,
+    EngineActor,
+    NeverBegan,
+    end_queue,
+    outputs_of,
+    queue_actor,
+)
 from mtbench_ray.generate.worker import ShardWorker
+from mtbench_ray.schema import Turn
 from mtbench_ray.system.threads import start_thread
 
 _CLOSE_S = 90.0
 """Patience with engines that are stopped: more than a worker's own."""
 _LOOK_S = 0.5
-_Item = Output | CrashedShard | BaseException | None
+_STARTS = 3
+"""Processes in a row that end before they began to work, until a seat is left empty."""
+_NUMBERS = itertools.count()
+"""Of calls and processes: none comes twice."""
+_Put = Callable[[Any], None]
 
 
 class _Lost(Exception):
-    """The engine's process ended, or is given up, before the shard was done."""
+    """The engine's process ended, or is given up.
 
-    def __init__(self, reason: str, with_node: bool = False) -> None:
+    Attributes:
+        index: The shard that it had begun, by its place in the queue; None where it had none.
+        with_node: Its whole node is lost.
+    """
+
+    def __init__(self, reason: str, index: int | None, with_node: bool = False) -> None:
         super().__init__(reason)
+        self.index = index
         self.with_node = with_node
 
 
 class _Seat(Protocol):
     """Where one engine lives."""
 
-    def answer(self, shard: Shard) -> Iterator[list[Output]]:
-        """Rows of a shard, those together that are there at the same moment; an empty list is a
-        sign of life.
+    def serve(self, put: _Put) -> bool:
+        """Begin a shard and answer it; False where none is left.
+
+        Args:
+            put: Takes lists of rows that were there at the same moment; an empty one is a sign of
+                life.
 
         Raises:
             _Lost: The seat is empty now; the next shard gets a fresh engine.
@@ -65,10 +87,12 @@ class _Seat(Protocol):
 
 
 class EnginePool:
-    """A context manager around engines. Its methods are for one thread at a time."""
+    """Engines for streams that come one after the other. A context manager; its methods are for one
+    thread at a time."""
 
     def __init__(self) -> None:
         self._seats: list[_Seat] = []
+        self._claims: Any = None
         self._windows: dict[str, int] = {}
 
     def stream(
@@ -79,6 +103,7 @@ class EnginePool:
         Where it ends early (stopped, closed or failed) its engines are ended at once.
 
         Raises:
+            NeverBegan: No engine began; the same stream may be started again.
             NoRoom: Nodes are lost, and no other comes.
             Exception: A fault of this program in an engine's process.
         """
@@ -87,20 +112,21 @@ class EnginePool:
         engine = shards[0].engine
         on_ray = needs_ray(engine, cluster)
         gpus = gpus_of_engine(engine, cluster) if on_ray else 0
+        first = self._add([self._as_before(shard) for shard in shards], on_ray)
         count = min(replicas, len(shards))
         while len(self._seats) < count:
-            self._seats.append(_RaySeat(gpus) if on_ray else _Here(str(len(self._seats))))
+            name = str(len(self._seats))
+            self._seats.append(
+                _RaySeat(gpus, self._claims) if on_ray else _Here(name, self._claims)
+            )
         seats = self._seats[:count]
-        todo: queue.SimpleQueue[Shard] = queue.SimpleQueue()
-        for shard in shards:
-            todo.put(self._as_before(shard))
-        outputs: queue.SimpleQueue[list[Output] | _Item] = queue.SimpleQueue()
+        outputs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         over = threading.Event()
         for index, seat in enumerate(seats):
-            work = functools.partial(_work, seat, todo, outputs, over)
+            work = functools.partial(_work, seat, outputs.put, over)
             start_thread(f"worker-{index}", work, ended=outputs.put)
         watch = NodeWatch(cluster.lost_wait_s, gpus) if on_ray else None
-        busy = len(seats)
+        busy, began, why = len(seats), False, ""
         try:
             while busy and not stop.is_set():
                 try:
@@ -113,18 +139,25 @@ class EnginePool:
                     watch.heard()
                 if found is None:
                     busy -= 1
-                elif isinstance(found, BaseException):
-                    raise found
                 elif isinstance(found, list):
+                    began = True
                     yield from found
+                elif isinstance(found, _Lost) and found.index is not None:
+                    began = True
+                    shard = shards[found.index - first]
+                    yield CrashedShard(shard, str(found), found.with_node)
+                elif isinstance(found, _Lost):
+                    why = str(found)
                 else:
-                    yield found
-            if not busy and on_ray:
+                    raise found
+            if on_ray and not stop.is_set():
                 yield from engine_logs([s.where for s in seats if isinstance(s, _RaySeat)
                                         and s.where])  # fmt: skip
+            if not began and not stop.is_set():
+                raise NeverBegan(why or "no engine began")
         finally:
             over.set()
-            if busy:
+            if busy or not began:
                 self._end(at_once=True)
 
     def close(self) -> None:
@@ -137,14 +170,27 @@ class EnginePool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _add(self, shards: Sequence[Shard], on_ray: bool) -> int:
+        """Put shards into the queue that all seats share; the place of the first."""
+        if not on_ray:
+            self._claims = self._claims or ClaimQueue([])
+            return int(self._claims.add(shards))
+        import ray
+
+        self._claims = self._claims or queue_actor([])
+        return int(ray.get(self._claims.add.remote(shards)))
+
     def _end(self, at_once: bool) -> None:
         seats, self._seats = self._seats, []
+        claims, self._claims = self._claims, None
         ending = [threading.Thread(target=seat.close, args=(at_once,), daemon=True)
                   for seat in seats]  # fmt: skip
         for thread in ending:
             thread.start()
         for thread in ending:
             thread.join(_CLOSE_S)
+        if claims is not None and not isinstance(claims, ClaimQueue):
+            end_queue(claims)
 
     def _as_before(self, shard: Shard) -> Shard:
         """With the largest window so far: of a checkpoint of which little is left a smaller one
@@ -154,39 +200,44 @@ class EnginePool:
         return replace(shard, engine=replace(shard.engine, window=window))
 
 
-def _work(
-    seat: _Seat,
-    todo: queue.SimpleQueue[Shard],
-    outputs: queue.SimpleQueue[list[Output] | _Item],
-    over: threading.Event,
-) -> None:
+def _work(seat: _Seat, put: _Put, over: threading.Event) -> None:
     """In a thread: what one engine does until no shard is left."""
+    starts = 0
     while not over.is_set():
         try:
-            shard = todo.get_nowait()
-        except queue.Empty:
-            return
-        try:
-            for together in seat.answer(shard):
-                outputs.put(together)
+            if not seat.serve(put):
+                return
+            starts = 0
         except _Lost as lost:
-            outputs.put(CrashedShard(shard, str(lost), lost.with_node))
+            put(lost)
+            starts = starts + 1 if lost.index is None else 0
+            if starts >= _STARTS:
+                return
 
 
 class _Here:
     """A worker in this process: an endpoint needs no actor and no start."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, claims: ClaimQueue) -> None:
         self._name = name
+        self._claims = claims
         self._worker: ShardWorker | None = None
+        self._process = ""
 
-    def answer(self, shard: Shard) -> Iterator[list[Output]]:
-        self._worker = self._worker or ShardWorker(self._name)
+    def serve(self, put: _Put) -> bool:
+        if self._worker is None:
+            self._worker, self._process = ShardWorker(self._name), str(next(_NUMBERS))
+        begun = self._claims.begin(self._name, self._process, next(_NUMBERS))
+        if begun is None:
+            return False
+        claim = functools.partial(self._claims.claim, self._name)
         try:
-            yield from self._worker.run_together(shard)
+            for together in self._worker.run_together(begun.shard, Following(begun.more, claim)):
+                put([o for o in together if isinstance(o, Turn) or o.kind != "beat"])
         except EngineFault as fault:
             self.close()
-            raise _Lost(str(fault)) from fault
+            raise _Lost(str(fault), begun.index) from fault
+        return True
 
     def close(self, at_once: bool = False) -> None:
         worker, self._worker = self._worker, None
@@ -201,37 +252,42 @@ class _RaySeat:
         where: The actor's machine, process and log; None before it began.
     """
 
-    def __init__(self, gpus: int) -> None:
+    def __init__(self, gpus: int, claims: Any) -> None:
         self._gpus = gpus
+        self._claims = claims
         self._actor: Any = None
         self.where: dict[str, Any] | None = None
 
-    def answer(self, shard: Shard) -> Iterator[list[Output]]:
+    def serve(self, put: _Put) -> bool:
         import ray
 
         if self._actor is None:
-            self._actor = ray.remote(EngineActor).options(
+            made = ray.remote(EngineActor).options(
                 num_cpus=ACTOR_CPUS, num_gpus=self._gpus, max_restarts=0, max_task_retries=0
-            ).remote()  # fmt: skip
-        batch = {"index": [0], "row": [shard_to_json(shard)]}
+            )
+            self._actor = made.remote(self._claims)
+        batch = {"token": [next(_NUMBERS)]}
         rows = self._actor.answer.options(num_returns="streaming").remote(batch)
+        index = None
         try:
             for reference in rows:
                 row = ray.get(reference)
                 kind, text = row["kind"][0], row["row"][0]
                 if kind == "begin":
-                    self.where = json.loads(text)
+                    self.where, index = json.loads(text), int(row["shard"][0])
                 elif kind == "fault":
                     raise RuntimeError(f"a fault of this program in an engine actor:\n{text}")
                 elif kind == "rows":
-                    yield list(outputs_of(text))
+                    put(list(outputs_of(text)))
         except ray.exceptions.RayError as error:
             where, self.where = self.where, None
             self.close(at_once=True)
             if where is None:
-                raise _Lost(f"an engine's process did not start: {error}") from error
+                reason = " ".join(str(error).split())[:300]
+                raise _Lost(f"an engine's process did not start: {reason}", None) from error
             lost = node_is_lost(where["node"])
-            raise _Lost(describe_crash(where, str(error)), lost) from error
+            raise _Lost(describe_crash(where, str(error)), index, lost) from error
+        return index is not None
 
     def close(self, at_once: bool = False) -> None:
         import ray
