@@ -6,73 +6,16 @@ the run: what fails is told, and the rows are kept.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from mtbench_ray.config import RunConfig
-from mtbench_ray.errors import UserError
-from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.reports.results import Results
 from mtbench_ray.run.alerts import alert
+from mtbench_ray.run.pictures_beside import PicturesBeside
 from mtbench_ray.schema import Evaluation
 from mtbench_ray.workspace.run_record import RunRecord
 
-_PAGE_SHARE = 10.0
-"""A page is written again once so many times the time has passed that it took."""
-
-
-@dataclass
-class _Files:
-    """The curve and the page of a watch.
-
-    Attributes:
-        told: What failed and was said already: a missing library fails in every round.
-    """
-
-    config: RunConfig
-    root: str
-    told: set[str] = field(default_factory=set)
-    page_at: float = 0.0
-    page_pending: bool = False
-
-    def write(self, tell: Callable[[str], None]) -> None:
-        """After a round; a large page only every so often."""
-        from mtbench_ray.reports import curve
-
-        naming = _naming(self.config)
-        self._try("curve", tell, lambda: curve.write(
-            [self.root], error="ci95", by="both", out="", options=self._options, name_pattern=naming
-        ))  # fmt: skip
-        self.page_pending = True
-        if time.monotonic() >= self.page_at:
-            self.write_page(tell)
-
-    def write_page(self, tell: Callable[[str], None]) -> None:
-        """Where rows have come since the last one."""
-        from mtbench_ray.reports.page import view
-
-        began = time.monotonic()
-        self._try("page", tell, lambda: view.write([self.root], "", self._options))
-        self.page_pending = False
-        now = time.monotonic()
-        self.page_at = now + _PAGE_SHARE * (now - began)
-
-    @property
-    def _options(self) -> ScoreOptions:
-        report = self.config.report
-        return ScoreOptions(self.config.parity, report.resamples, report.seed)
-
-    def _try(self, what: str, tell: Callable[[str], None], write: Callable[[], object]) -> None:
-        try:
-            write()
-        except UserError as error:
-            if str(error) not in self.told:
-                self.told.add(str(error))
-                tell(f"no {what}: {error.message}")
-
-
-_files: dict[str, _Files] = {}
+_pictures: dict[str, PicturesBeside] = {}
 """By workspace."""
 
 
@@ -95,15 +38,25 @@ def after_round(
     """
     if config.watch.enabled:
         alert(results, rows, config.watch.alert, tell)
-        root = str(results.workspace.root)
-        _files.setdefault(config.workspace, _Files(config, root)).write(tell)
+        if config.workspace not in _pictures:
+            root, report = results.workspace.root.resolve(), config.report
+            words = [f"parity={config.parity}", f"resamples={report.resamples}",
+                     f"seed={report.seed}"]  # fmt: skip
+            _pictures[config.workspace] = PicturesBeside(root, words, _naming(config), tell)
+        _pictures[config.workspace].update()
 
 
-def after_run(config: RunConfig, tell: Callable[[str], None]) -> None:
+def between_rounds(config: RunConfig) -> None:
+    """Called every so often while a watch waits."""
+    if config.workspace in _pictures:
+        _pictures[config.workspace].look()
+
+
+def after_run(config: RunConfig, tell: Callable[[str], None], interrupted: bool = False) -> None:
     """Called once at the very end of a run or a watch, however it ends."""
-    files = _files.pop(config.workspace, None)
-    if files is not None and files.page_pending:
-        files.write_page(tell)
+    pictures = _pictures.pop(config.workspace, None)
+    if pictures is not None:
+        pictures.end(at_once=interrupted)
 
 
 def _naming(config: RunConfig) -> str:

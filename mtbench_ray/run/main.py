@@ -97,7 +97,7 @@ def _run_jobs(
         try:
             code = run_round(jobs, wanted, first, workspace, command, interrupts, changes=changes)
         finally:
-            after_run(first, tell)
+            after_run(first, tell, interrupts.happened)
         if not first.quiet:
             for line in open_batches(workspace.root):
                 print(line, file=sys.stderr)

@@ -24,7 +24,7 @@ from mtbench_ray.models.whole import Signature
 from mtbench_ray.planning.jobs import Job, has_pending, names_a_run, prepare
 from mtbench_ray.planning.run_evaluations import evaluations
 from mtbench_ray.planning.settings_diff import describe_changes
-from mtbench_ray.run.after_round import after_run
+from mtbench_ray.run.after_round import after_run, between_rounds
 from mtbench_ray.run.kept import Kept
 from mtbench_ray.run.progress import report_while_long
 from mtbench_ray.run.ray_runtime import head_lost
@@ -169,10 +169,11 @@ class Watch:
                         break
                     self._say_waiting()
                     self._wait(self._config.watch.look_s)
+                    between_rounds(self._config)
                     if kept.ray.lost:
                         raise head_lost(kept.ray.lost)
         finally:
-            after_run(self._config, tell)
+            after_run(self._config, tell, self._interrupts.happened)
         return self._end()
 
     # Looking ------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from crash import until
 from small_models import files_of, small_model
 from watching import Watching, count_rows
 
@@ -40,7 +41,7 @@ def pictures():
 @pytest.fixture(autouse=True)
 def no_pictures(request, monkeypatch):
     if "pictures" not in request.fixturenames:
-        monkeypatch.setattr(after_round._Files, "write", lambda self, tell: None)
+        monkeypatch.setattr(after_round.PicturesBeside, "update", lambda self: None)
 
 
 def lands(root, step, value=None):
@@ -68,9 +69,8 @@ def test_each_checkpoint_is_taken_as_it_lands_until_the_training_is_over(watchin
 
     def after(step):
         def look():
-            files = [path.name for path in (watching.workspace / "curve").iterdir()]
-            assert "curve.csv" in files
-            assert (watching.workspace / "report.html").exists()
+            if not seen:  # a process beside the watch draws, and each time takes a while
+                until((watching.workspace / "curve" / "curve.csv").exists, timeout=60)
             seen.append(watching.scored())
             small_model(root / f"step_{step}", float(step))
 
@@ -85,6 +85,7 @@ def test_each_checkpoint_is_taken_as_it_lands_until_the_training_is_over(watchin
     assert count_rows(watching.workspace) == (0, 0, 0)
     lines = (watching.workspace / "curve" / "curve.csv").read_text().splitlines()
     assert [line.split(",")[2] for line in lines if ",all," in line] == ["1", "2", "10"]
+    assert (watching.workspace / "report.html").exists()
     assert watching.out.count("step_1 ") >= 3, "the table is shown after each round"
     assert "the watch ends: the training is over (DONE)" in watching.err
 

@@ -63,7 +63,7 @@ def test_kill_9_in_each_phase_loses_nothing_and_doubles_nothing(questions, tmp_p
             if phase == "generating":
                 assert answered() < TURNS
             run.kill()
-            run.gone_after(5.0)
+            run.gone_after(10.0)
         small_model(root / "step_6", 6.0)
         (root / "DONE").touch()
         run = Run(*line)
