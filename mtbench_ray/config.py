@@ -102,14 +102,20 @@ class ModelConfig:
     others in their place does not answer."""
     root: str | None = None
     """With ``model=checkpoints``: the folder that holds the checkpoint folders."""
+    runs: str | None = None
+    """With ``model=checkpoints``: which folders of ``root`` are training runs, as a pattern
+    (``*``, ``exp_*/seed*``); null: ``root`` itself is one."""
+    pattern: str | None = None
+    """With ``model=checkpoints``: how the checkpoint folders of a run are called, where it is not
+    usual: ``it{step}``, ``weights/{step}/hf``; ``*`` stands for anything."""
     base: str | None = None
     """With ``model=checkpoints``: base model of adapters, instead of the one that they name."""
     steps: list[int] = field(default_factory=list)
     """Only these steps of ``root``."""
     every: int = 1
-    """Only every n-th checkpoint of ``root``."""
+    """Only every n-th checkpoint of ``root``, of each run."""
     last: int | None = None
-    """Only the last n checkpoints of ``root``."""
+    """Only the last n checkpoints of ``root``, of each run."""
 
     @property
     def label(self) -> str:
@@ -389,6 +395,28 @@ class ReportConfig:
 
 
 @dataclass
+class WatchConfig:
+    """Beside a training run: checkpoints are taken as they land."""
+
+    enabled: bool = False
+    """``watch=true``: go on looking for new checkpoints below ``model.root``, until a file ``DONE``
+    lies in it, ``until`` says so, or Ctrl-C."""
+    until: str = ""
+    """When to end: a step (``5000``: once that checkpoint is done), a time without news (``90min``,
+    ``2h``), or both with a space between; empty: only with ``DONE``."""
+    look_s: float = 15.0
+    """Seconds between two looks at the folder."""
+    settle_s: float = 30.0
+    """Seconds for which nothing in a checkpoint's folder may change before it is taken."""
+    release: bool = False
+    """Give the GPUs back between checkpoints: engines are stopped after each round, and start again
+    for the next one. For a GPU that the trainer needs too, with ``engine.memory_limit_gb``."""
+    alert: str = ""
+    """A command, or the https address of a webhook, that gets a JSON object (on its standard input,
+    or as the body) when a checkpoint is worse than the best before it by more than noise."""
+
+
+@dataclass
 class RunConfig:
     """One run: a model under a judge."""
 
@@ -399,6 +427,7 @@ class RunConfig:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(max_tokens=None))
     report: ReportConfig = field(default_factory=ReportConfig)
+    watch: WatchConfig = field(default_factory=WatchConfig)
     models: list[str] = field(default_factory=list)
     """Several models at once, for experiment files: each becomes a job like ``model=<it>``."""
     benchmarks: list[str] = field(default_factory=list)

@@ -98,6 +98,7 @@ def validate(config: RunConfig) -> RunConfig:
             raise UserError(f"mode={grader.name} needs a model to compare with", "baseline=<model>")
         config = dataclasses.replace(config, baseline=benchmark.baseline)
     _check_select(config, grader.against)
+    _check_watch(config, grader.against)
     judge, engine = config.judge, config.engine
     if grader.checker:
         judge = JudgeConfig(kind="none")
@@ -221,6 +222,64 @@ def _check_select(config: RunConfig, against: str) -> None:
             " next, and judge.batch=true has them within a day",
             "leave out select= or judge.batch",
         )
+
+
+_TIMES = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def watch_until(text: str) -> tuple[float | None, float | None]:
+    """The last step and the seconds without news that ``watch.until`` names; None where not named.
+
+    Raises:
+        UserError: It names neither.
+    """
+    step = idle = None
+    for part in text.replace(",", " ").split():
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|sec|m|min|h)?", part)
+        if found is None:
+            raise UserError(
+                f"watch.until={text} names neither a step nor a time without news",
+                "watch.until=5000, watch.until=90min or watch.until='5000 90min'",
+            )
+        if found[2]:
+            idle = float(found[1]) * _TIMES[found[2]]
+        else:
+            step = float(found[1])
+    return step, idle
+
+
+def _check_watch(config: RunConfig, against: str) -> None:
+    """Raises UserError where a watch could not be kept up."""
+    watch = config.watch
+    if not watch.enabled:
+        given = [name for name in ("until", "release", "alert") if getattr(watch, name)]
+        if given:
+            raise UserError(f"watch.{given[0]} is of a watch", "add watch=true")
+        return
+    watch_until(watch.until)
+    if watch.look_s <= 0 or watch.settle_s < 0:
+        raise UserError(
+            "watch.look_s is above 0, and watch.settle_s 0 or more",
+            "write watch.look_s=15 watch.settle_s=30",
+        )
+    why = {
+        "fresh=true": config.fresh and "would start over whenever the watch is started again",
+        "stage=judge": config.stage == "judge" and "needs no checkpoint",
+        f"select={config.select}": config.select and "compares models that are all there",
+        f"mode={config.mode}": against == "all" and "compares models that are all there",
+        "judge.batch=true": config.judge.batch and "has replies within a day",
+    }
+    for setting, reason in why.items():
+        if reason:
+            raise UserError(f"watch=true takes no {setting}: it {reason}", f"leave out {setting}")
+    if re.match(r"[a-z]+://", watch.alert):
+        parts = urlsplit(watch.alert)
+        here = parts.hostname in ("localhost", "127.0.0.1", "::1")
+        if parts.scheme != "https" and not (parts.scheme == "http" and here):
+            raise UserError(
+                "watch.alert is the address of a webhook, and not an https one",
+                "watch.alert='${oc.env:ALERT_URL}' with https://... in that variable, or a command",
+            )
 
 
 def _check_address(key: str, address: str) -> None:

@@ -22,6 +22,7 @@ usage: python -m mtbench_ray [run] model=MODEL judge=JUDGE [key=value ...]
        python -m mtbench_ray report html [workspace=DIR] [out=FILE]          a page to browse
        python -m mtbench_ray view [workspace=DIR ...] [port=N]               open it
        python -m mtbench_ray list benchmarks|models|judges|engines|experiments
+       python -m mtbench_ray list checkpoints root=DIR                       what would be taken
        python -m mtbench_ray import fastchat DIR [workspace=DIR]
        python -m mtbench_ray import answers FILE benchmark=NAME model=LABEL [workspace=DIR]
        python -m mtbench_ray export KIND DIR [workspace=DIR]                 (`export --help`)
@@ -150,13 +151,19 @@ examples:
 """,
     "list": """\
 usage: python -m mtbench_ray list benchmarks|models|judges|engines|experiments
+       python -m mtbench_ray list checkpoints root=DIR [runs=PATTERN] [pattern=TEXT]
 
 Print the names for benchmark=, model=, judge=, engine= or experiment=, with a line on each; of
 benchmarks also their size, whether a judge is called and how often for a model, and the licence.
+Of a training run: each checkpoint folder, and whether model=checkpoints takes it or why not.
+
+  root=DIR              the folder of the run
+  runs=PATTERN          DIR holds several: which of its folders are runs ('*')
+  pattern=TEXT          how checkpoints are called where it is not usual: 'it{step}/hf'
 
 examples:
   python -m mtbench_ray list models
-  python -m mtbench_ray list judges
+  python -m mtbench_ray list checkpoints root=/ckpts runs='*'
 """,
     "import": """\
 usage: python -m mtbench_ray import fastchat DIR [key=value ...]

@@ -81,17 +81,52 @@ def _list(args: list[str]) -> int:
         "engines": "engine",
         "experiments": "experiment",
     }
+    if args[:1] == ["checkpoints"]:
+        return _list_checkpoints(args[1:])
     folders = config_folders(args)
     words = [arg for arg in args if arg in groups]
     rest = {arg for arg in args if not arg.startswith(("--config-dir", "-cd"))} - set(words)
     if len(words) != 1 or rest - set(map(str, folders)):
-        raise UserError("list what?", f"list {' | '.join(groups)}")
+        raise UserError("list what?", f"list {' | '.join(groups)}, or list checkpoints root=DIR")
     if not groups[words[0]]:
         return _list_benchmarks()
     rows = presets(folders)[groups[words[0]]]
     width = max(map(len, rows))
     for name, text in rows.items():
         print(f"{name:<{width}}  {text}")
+    return EXIT_OK
+
+
+def _list_checkpoints(args: list[str]) -> int:
+    """Step, folder, and whether ``model=checkpoints`` takes it, or why not."""
+    from mtbench_ray.config import ModelConfig
+    from mtbench_ray.models.arrivals import once
+    from mtbench_ray.models.discovery import find
+    from mtbench_ray.reports.tables import label
+
+    plain = [arg.removeprefix("model.") for arg in args]
+    words, values = _options(plain, {"root": "", "runs": "", "pattern": ""})
+    if words or not values["root"]:
+        raise UserError("list checkpoints of which folder?", "list checkpoints root=DIR")
+    model = ModelConfig(
+        root=values["root"], runs=values["runs"] or None, pattern=values["pattern"] or None
+    )
+    seen = once(model)
+    if not seen:
+        find(model)  # says what may help
+    rows = [("step", "checkpoint", "")]
+    tools = {}
+    for one in seen:
+        found = one.candidate
+        step = "last" if found.step is None else str(found.step)
+        rows.append((step, label(str(found.model)), one.reason or "taken"))
+        if one.hint:
+            tools[one.reason] = one.hint
+    widths = [max(len(row[place]) for row in rows) for place in range(2)]
+    for step, folder, what in rows:
+        print(f"{step:>{widths[0]}}  {folder:<{widths[1]}}  {what}".rstrip())
+    for reason, tool in tools.items():
+        print(f"{reason}: convert it first: {tool}")
     return EXIT_OK
 
 

@@ -86,6 +86,8 @@ def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
             )
         else:
             key, _, value = arg.partition("=")
+            if key == "watch":  # the others of its settings have names of their own
+                key, arg = "watch.enabled", f"watch.enabled={value}"
             if key.lstrip("+~").partition("@")[0] in ("model", "judge"):
                 pairs.append((key, value))
             elif key == "benchmark" and (names := _several_benchmarks(value, typed.multirun)):

@@ -11,6 +11,8 @@ from mtbench_ray.config import RunConfig
 from mtbench_ray.system.redact import HIDDEN, hidden, is_secret_name
 
 Place = tuple[str, ...]
+_SETTINGS = frozenset(("watch.alert",))
+"""Settings that are a text and a secret: the address of a webhook is all that it takes."""
 
 
 @dataclass
@@ -37,6 +39,10 @@ def take_secrets(args: list[str]) -> Secrets:
     for index, arg in enumerate(args):
         key, equals, raw = arg.partition("=")
         bare = key.lstrip("+")
+        if bare in _SETTINGS and raw.strip() and "${" not in raw:
+            found.values[tuple(bare.split("."))] = _value(raw)
+            args[index] = found.shown[arg] = f"{key}={HIDDEN}"
+            continue
         group = next((name for name in groups if f"{bare}.".startswith(f"{name}.")), None)
         if not equals or group is None or "${" in raw:
             continue
@@ -61,6 +67,9 @@ def take_secrets(args: list[str]) -> Secrets:
 def put_back(settings: RunConfig, secrets: Mapping[Place, Any]) -> None:
     """Give composed settings the secrets that were taken out of the command line."""
     for (group, name, *rest), value in secrets.items():
+        if not rest:
+            setattr(getattr(settings, group), name, str(value))
+            continue
         target = getattr(getattr(settings, group), name)
         for part in rest[:-1]:
             target = target[int(part)] if isinstance(target, list) else target[part]

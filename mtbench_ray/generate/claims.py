@@ -57,13 +57,22 @@ class ClaimQueue:
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = list(shards)
-        self._keys = [json.dumps([asdict(s.model), asdict(s.engine)]) for s in shards]
+        self._keys = [_key(shard) for shard in shards]
         self._open = dict.fromkeys(range(len(shards)))
         self._claims: dict[str, int] = {}
         self._processes: dict[str, str] = {}
         self._loaded: dict[str, str] = {}
         self._tokens: set[int] = set()
         self._lock = threading.Lock()
+
+    def add(self, shards: Sequence[Shard]) -> int:
+        """Further shards, to be begun after those that are open; returns the place of the first."""
+        with self._lock:
+            first = len(self._shards)
+            self._shards += shards
+            self._keys += [_key(shard) for shard in shards]
+            self._open |= dict.fromkeys(range(first, len(self._shards)))
+            return first
 
     def begin(self, worker: str, process: str, token: int) -> Begun | None:
         """The shard that a worker does now; None where nothing is left.
@@ -117,3 +126,8 @@ class ClaimQueue:
             key=lambda index: (claims[index], self._keys[index] != loaded, index),
             default=None,
         )
+
+
+def _key(shard: Shard) -> str:
+    """Equal for shards that an engine answers without a swap."""
+    return json.dumps([asdict(shard.model), asdict(shard.engine)])

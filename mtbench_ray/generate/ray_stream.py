@@ -140,9 +140,24 @@ class EngineActor:
             return model
         return None
 
+    def answer(self, batch: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
+        """The same for who calls the actor without Ray Data."""
+        yield from self(batch)
+
+    def close(self) -> None:
+        """End the engine."""
+        self.worker.close()
+
     def __ray_shutdown__(self) -> None:
         """End the engine with the actor."""
-        self.worker.close()
+        self.close()
+
+
+def outputs_of(text: str) -> Iterator[Output]:
+    """What is in a row of the kind ``rows``."""
+    for is_turn, line in json.loads(text):
+        fields = json.loads(line)
+        yield decode(Turn, fields) if is_turn else decode(EngineEvent, fields)
 
 
 def _row(shard: int, kind: str, text: str = "") -> dict[str, list[Any]]:
@@ -188,8 +203,8 @@ def _stream_ray(
     shards: Sequence[Shard], replicas: int, cluster: ClusterConfig, stop: threading.Event
 ) -> Iterator[Output | CrashedShard | EngineLog]:
     gpus = gpus_of_engine(shards[0].engine, cluster)
-    queue_actor = _queue(shards)
-    dataset = _graph(len(shards), replicas, gpus, queue_actor)
+    claims = queue_actor(shards)
+    dataset = _graph(len(shards), replicas, gpus, claims)
     rows: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
 
     def pull() -> None:
@@ -204,7 +219,7 @@ def _stream_ray(
     seen: dict[str, dict[str, Any]] = {}
     try:
         with TaskErrors() as errors, contextlib.ExitStack() as ending:
-            ending.callback(_end_queue, queue_actor)
+            ending.callback(end_queue, claims)
             ending.callback(end_actors, seen)
             ending.enter_context(_Releasing(dataset, stop))
             start_thread("rows", pull, ended=rows.put)
@@ -228,9 +243,7 @@ def _stream_ray(
                 elif kind == "fault":
                     raise RuntimeError(f"a fault of this program in an engine actor:\n{row['row']}")
                 else:
-                    for is_turn, text in json.loads(row["row"]):
-                        fields = json.loads(text)
-                        yield decode(Turn, fields) if is_turn else decode(EngineEvent, fields)
+                    yield from outputs_of(row["row"])
     except Exception:
         yield from engine_logs(seen.values())
         raise
@@ -289,7 +302,7 @@ class _Releasing:
                     executor.shutdown(force=True)
 
 
-def _queue(shards: Sequence[Shard]) -> Any:
+def queue_actor(shards: Sequence[Shard]) -> Any:
     """The claim queue as an actor beside the driver: it is lost only with the driver's machine."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -299,15 +312,16 @@ def _queue(shards: Sequence[Shard]) -> Any:
     return actor.remote(shards)
 
 
-def _end_queue(queue_actor: Any) -> None:
+def end_queue(claims: Any) -> None:
+    """End the actor of a claim queue."""
     import ray
 
     with contextlib.suppress(Exception):
         if ray.is_initialized():
-            ray.kill(queue_actor)
+            ray.kill(claims)
 
 
-def _graph(tokens: int, replicas: int, gpus: int, queue_actor: Any) -> Any:
+def _graph(tokens: int, replicas: int, gpus: int, claims: Any) -> Any:
     """The dataset: an input row for each shard, an actor pool over them."""
     import ray
     import ray.data
@@ -325,7 +339,7 @@ def _graph(tokens: int, replicas: int, gpus: int, queue_actor: Any) -> Any:
         if isinstance(handler, logging.StreamHandler) and type(handler).__module__[:4] == "ray.":
             handler.setLevel(logging.CRITICAL)
     arguments: dict[str, Any] = {
-        "fn_constructor_args": (queue_actor,),
+        "fn_constructor_args": (claims,),
         "batch_size": 1,
         "num_cpus": ACTOR_CPUS,
         "num_gpus": gpus,

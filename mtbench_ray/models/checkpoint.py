@@ -18,6 +18,7 @@ from typing import Any
 
 from mtbench_ray.config import ModelConfig
 from mtbench_ray.errors import UserError
+from mtbench_ray.models.trainer_state import sharded_state
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 _TOKENIZER_FILE = re.compile(
@@ -28,12 +29,11 @@ _MODEL_FILE = re.compile(r"(config|generation_config|adapter_config)\.json|.*\.p
 """Beside the tokenizer: what says how the weights are used, code that ships with them included."""
 _TOKENIZER_KIND = ("model_type", "tokenizer_class", "auto_map", "transformers_version")
 """Entries of config.json that say which kind of tokenizer it is."""
-_NO_WEIGHTS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state|trainer_state)")
-"""What trainers keep beside the weights, in files of the same endings."""
-_SHARDED_STATE = re.compile(
-    r"global_step\d+|zero_to_fp32\.py|.*\.distcp|.*_optim_states\.pt|.*_model_states\.pt"
-    r"|(pytorch_model|optimizer)_fsdp.*|__\d+_\d+\.distcp"
+_NO_WEIGHTS = re.compile(
+    r"training_args|optimizer|scheduler|scaler|rng_state|trainer_state|model_optim_rng|lit_model"
+    r"|.*_world_size_\d+_rank_\d+|.*_(optim|model)_states\."
 )
+"""What trainers keep beside the weights, in files of the same endings."""
 _PART = re.compile(r"(.*-)(\d{5})-of-(\d{5})(\.safetensors|\.bin)")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -145,16 +145,14 @@ def check_weights(folder: Path) -> None:
     Raises:
         UserError: There are none, or a file that the index or the numbering names is missing.
     """
-    names = {path.name for path in folder.iterdir()}
     weights = {path.name for path in _all_weights(folder) if not _NO_WEIGHTS.match(path.name)}
     if not weights:
-        trainer = any(_SHARDED_STATE.fullmatch(name) for name in names)
-        what = "only the sharded state of a trainer (ZeRO or FSDP)" if trainer else "no weights"
+        state = sharded_state(folder)
+        if state is None:
+            raise UserError(f"{folder} holds no weights", "is the checkpoint still being written?")
         raise UserError(
-            f"{folder} holds {what}",
-            "convert it first: its zero_to_fp32.py, or `accelerate merge-weights`"
-            if trainer
-            else "is the checkpoint still being written?",
+            f"{folder} holds only the sharded state of a trainer ({state.what})",
+            f"convert it first: {state.tool}",
         )
     wanted: set[str] = set()
     for index in folder.glob("*.index.json"):

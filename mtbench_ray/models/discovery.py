@@ -4,115 +4,90 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
-from decimal import Decimal
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mtbench_ray.config import ModelConfig
 from mtbench_ray.errors import UserError
+from mtbench_ray.models.arrivals import Arrival, once
+from mtbench_ray.models.candidates import Candidate
+from mtbench_ray.models.checkpoint import weight_files
+from mtbench_ray.models.naming import run_of, step_of
 
-_NUMBER = (
-    r"[-_=]?(?P<digits>\d{1,3}(?:,\d{3})+(?!\d)|\d+(?:\.\d+)?(?=[km](?![a-z0-9]))"
-    r"|\d+(?:\.\d+)?e\d{1,2}(?![a-z0-9.])|\d+)(?P<unit>[km](?![a-z0-9]))?"
+__all__ = ["find", "model_at", "run_of", "select", "step_of"]
+
+_SHOWN = 3
+_NAMES = (
+    "folders named like step_100, checkpoint-100, epoch=1-step=100, global_step100, 0100 or final,"
+    " with config.json or adapter_config.json in them, are found; others: model.pattern='it{step}'"
 )
-_WORDS = ("global_step", "step", "checkpoint", "ckpt", "iter")
-_STEP = re.compile(rf"(?:^|[^a-z])({'|'.join(_WORDS)}){_NUMBER}", re.I)
-_SAVED = ("checkpoint", "ckpt")
-"""Words that name what was saved: they go before others (``iter1_checkpoint-500``)."""
-_EPOCH = re.compile(r"(?:^|[^a-z])epoch[-_=]?(?P<digits>\d+(?:\.\d+)?)(?P<unit>$^)?", re.I)
-_UNIT = {"k": 1_000, "m": 1_000_000}
 
 
-def step_of(name: str) -> int | float | None:
-    """The training step in a checkpoint's path, None where its last folder names none.
+def find(model: ModelConfig, remarks: list[str] | None = None) -> list[ModelConfig]:
+    """The whole checkpoints below ``model.root``, in the order of training, as one model each.
 
-    Knows ``step_120``, ``checkpoint-120``, ``global_step120``, ``epoch=3-step=120``, ``step_1.5k``,
-    ``step-1,000``, ``checkpoint-1e3`` and the like; an epoch (whole or not) counts only where there
-    is no step.
-    """
-    last = name.rstrip("/").rpartition("/")[2]
-    return _number(found) if (found := _naming(last) or _EPOCH.search(last)) else None
-
-
-def _naming(last: str) -> re.Match[str] | None:
-    """What names the step in a folder's name: the last number of a checkpoint, else of a step.
-
-    ``iter1_checkpoint-500`` is round 1 of something, and its step is 500.
-    """
-    found = list(_STEP.finditer(last))
-    saved = [match for match in found if match[1].lower() in _SAVED]
-    return (saved or found)[-1] if found else None
-
-
-def _number(found: re.Match[str]) -> int | float:
-    digits, unit = found.group("digits", "unit")
-    value = Decimal(digits.replace(",", "")) * _UNIT.get((unit or "").lower(), 1)
-    return int(value) if value == int(value) else float(value)
-
-
-def run_of(name: str) -> str:
-    """The training run that a checkpoint belongs to: its path without what names the step.
-
-    ``/ckpts/run_a/step_120`` is of ``/ckpts/run_a``; ``org/model-step-120`` of ``org/model``.
-    """
-    folder, slash, last = name.rstrip("/").rpartition("/")
-    found = _naming(last)
-    rest = _EPOCH.sub("", last[: found.start()] + last[found.end() :] if found else last)
-    return f"{folder}{slash}{rest}".rstrip("/") or slash
-
-
-def find(model: ModelConfig) -> list[ModelConfig]:
-    """The checkpoints below ``model.root``, sorted by step, as one model each.
-
-    A folder with ``adapter_config.json`` and no ``config.json`` is an adapter on the base model
+    A folder with ``adapter_config.json`` and no model of its own is an adapter on the base model
     that it names. A model's label is its path, so equal folder names stay apart.
+
+    Args:
+        remarks: Gets a line for each folder of a checkpoint's name that is not taken.
 
     Raises:
         UserError: No root, no checkpoint in it, or a wanted step that is not there.
     """
-    if not model.root:
-        raise UserError("model=checkpoints needs a folder", "model.root=/path/of/the/run")
-    root = Path(model.root).expanduser()
-    if not root.is_dir():
-        raise UserError(f"model.root={model.root} is not a folder", "check the path")
-    found = [
-        (step, str(folder))
-        for folder in root.iterdir()
-        if folder.is_dir() and (step := step_of(folder.name)) is not None and _is_model(folder)
-    ]
-    if not found:
-        raise UserError(
-            f"{root} holds no checkpoint folder",
-            "folders named like step_100, checkpoint-100, epoch=1-step=100 or global_step100, with"
-            " config.json or adapter_config.json in them, are found",
-        )
-    found.sort()
+    seen = once(model)
+    whole = [one.candidate for one in seen if one.state == "whole"]
+    if not whole:
+        raise _nothing(model, seen)
+    if remarks is not None:
+        remarks += [f"{o.candidate.folder} is left out: {o.reason}" for o in seen if o.reason]
     if model.steps:
-        missing = sorted(set(model.steps) - {step for step, _ in found})
+        missing = sorted(set(model.steps) - {one.step for one in whole})
         if missing:
+            why = [
+                f"{one.candidate.folder.name}: {one.reason}"
+                for one in seen
+                if one.reason and one.candidate.step in missing
+            ]
             raise UserError(
-                f"{root} has no checkpoint of step {', '.join(map(str, missing))}",
-                f"it has {', '.join(str(step) for step, _ in found)}",
+                f"{model.root} has no checkpoint of step {', '.join(map(str, missing))}",
+                "; ".join(why)
+                or f"it has {', '.join(str(one.step) for one in whole if one.step is not None)}",
             )
-        found = [item for item in found if item[0] in model.steps]
-    # Counted from the newest: the last checkpoint is always among every n-th.
-    found = found[:: -max(1, model.every)][::-1]
-    if model.last is not None:
-        found = found[-model.last :] if model.last > 0 else []
-    if not found:
+    chosen = select(model, whole)
+    if not chosen:
         raise UserError("no checkpoint is left", "loosen model.every or model.last")
-    return [_model(model, Path(path)) for _, path in found]
+    return [model_at(model, one) for one in chosen]
 
 
-def _is_model(folder: Path) -> bool:
-    return (folder / "config.json").is_file() or (folder / "adapter_config.json").is_file()
+def select(model: ModelConfig, found: Iterable[Candidate]) -> list[Candidate]:
+    """Those that ``model.steps``, ``every`` and ``last`` leave, of each run by itself."""
+    runs: dict[str, list[Candidate]] = {}
+    for one in found:
+        if not model.steps or one.step in model.steps:
+            runs.setdefault(one.run, []).append(one)
+    chosen: list[Candidate] = []
+    for mine in runs.values():
+        # Counted from the newest: the last checkpoint is always among every n-th.
+        mine = mine[:: -max(1, model.every)][::-1]
+        if model.last is not None:
+            mine = mine[-model.last :] if model.last > 0 else []
+        chosen += mine
+    return chosen
 
 
-def _model(model: ModelConfig, folder: Path) -> ModelConfig:
+def model_at(model: ModelConfig, found: Candidate) -> ModelConfig:
+    """The settings of one checkpoint.
+
+    Raises:
+        UserError: An adapter whose base model is not named, or not there.
+    """
+    folder = found.model
     plain = dataclasses.replace(
-        model, root=None, base=None, steps=[], every=1, last=None, name=str(folder)
-    )
-    if (folder / "config.json").is_file():
+        model, root=None, runs=None, pattern=None, base=None, steps=[], every=1, last=None,
+        name=str(folder),
+    )  # fmt: skip
+    if not _is_adapter(folder):
         return dataclasses.replace(plain, path=str(folder))
     try:
         config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
@@ -131,3 +106,36 @@ def _model(model: ModelConfig, folder: Path) -> ModelConfig:
             "where it is now: model.base=<hub id or folder>",
         )
     return dataclasses.replace(plain, path=base, adapter=str(folder))
+
+
+def _is_adapter(folder: Path) -> bool:
+    """Some trainers write the base model's config.json beside an adapter."""
+    if not (folder / "adapter_config.json").is_file():
+        return False
+    own = [file for file in weight_files(folder) if not file.name.startswith("adapter_model")]
+    return not own or not (folder / "config.json").is_file()
+
+
+def _nothing(model: ModelConfig, seen: Sequence[Arrival]) -> UserError:
+    """Why nothing can be taken."""
+    reasons = [f"{one.candidate.folder.name}: {one.reason}" for one in seen[-_SHOWN:]]
+    more = f" and {len(seen) - _SHOWN} more" if len(seen) > _SHOWN else ""
+    if tools := [one.hint for one in seen if one.state == "sharded"]:
+        return UserError(
+            f"{model.root} holds no checkpoint that an engine can load: {'; '.join(reasons)}{more}",
+            f"convert it first: {tools[-1]}",
+        )
+    if seen:
+        return UserError(
+            f"{model.root} holds no whole checkpoint: {'; '.join(reasons)}{more}",
+            "wait until they are written, or with watch=true let the run wait for them",
+        )
+    if not model.runs and not model.pattern:
+        below = once(dataclasses.replace(model, runs="*"))
+        if runs := sorted({Path(one.candidate.run).name for one in below}):
+            return UserError(
+                f"{model.root} holds no checkpoint folder, and its folders"
+                f" {', '.join(runs[:_SHOWN])} do",
+                "a run of runs: model.runs='*'",
+            )
+    return UserError(f"{model.root} holds no checkpoint folder", _NAMES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,8 +75,11 @@ class Job:
         return grader_of(self.data.name, self.config.mode or "")
 
 
-def expand(config: RunConfig) -> list[RunConfig]:
+def expand(config: RunConfig, remarks: list[str] | None = None) -> list[RunConfig]:
     """One config per model: ``models=[...]`` and ``model=checkpoints`` name several.
+
+    Args:
+        remarks: Gets a line for each folder that looks like a checkpoint and is not taken.
 
     Raises:
         UserError: No model is named, or no checkpoint is found.
@@ -87,10 +91,11 @@ def expand(config: RunConfig) -> list[RunConfig]:
             )
             for path in config.models
         ]
-    if config.model.path == "checkpoints":
+    if names_a_run(config):
         from mtbench_ray.models.discovery import find
 
-        return [dataclasses.replace(config, model=model) for model in find(config.model)]
+        found = find(config.model, remarks)
+        return [dataclasses.replace(config, model=model) for model in found]
     if not config.model.path:
         raise UserError(
             "no model was chosen",
@@ -99,11 +104,22 @@ def expand(config: RunConfig) -> list[RunConfig]:
     return [config]
 
 
-def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
+def names_a_run(config: RunConfig) -> bool:
+    """Whether the model is all the checkpoints of a folder."""
+    path = config.model.path
+    return path == "checkpoints" or bool(config.model.root and not path)
+
+
+def prepare(
+    configs: Sequence[RunConfig], workspace: Workspace, alone_raises: bool = True
+) -> list[Job]:
     """Check every job of a run before anything is started.
 
     A model that cannot be run fails its own job where there are several; a mistake that concerns
     all jobs is raised.
+
+    Args:
+        alone_raises: Where there is one model, that it cannot be run is raised too.
 
     Raises:
         UserError: A mistake in the settings, or the only model cannot be run.
@@ -111,9 +127,13 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
     hashed = functools.cache(folder_hash)
     places: list[int] = []
     settled: list[RunConfig] = []
+    passed_over: list[str] = []
     for place, config in enumerate(configs):
-        settled += expand(_pinned(validate(config), hashed))
+        settled += expand(_pinned(validate(config), hashed), passed_over)
         places += [place] * (len(settled) - len(places))
+    if not configs[0].quiet:
+        for line in dict.fromkeys(passed_over):
+            print(line, file=sys.stderr)
     judges = {(config.judge.kind, config.judge.model): config.judge for config in settled}
     for judge in judges.values():
         if settled[0].stage != "answers":
@@ -155,7 +175,7 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
             else:
                 job.answers, job.notes, mistake = chosen.answers, [*chosen.notes], None
         # Loading a template takes seconds: not where all answers are there.
-        if mistake is None and config.stage != "judge" and _has_pending(job, workspace):
+        if mistake is None and config.stage != "judge" and has_pending(job, workspace):
             if who not in notes:
                 notes[who] = _tried(check_prompts, config.model, config.engine)
             said = notes[who]
@@ -170,7 +190,7 @@ def prepare(configs: Sequence[RunConfig], workspace: Workspace) -> list[Job]:
             ]
             job.notes = [*job.notes, *remarks_on(questions, remarks)]
         if mistake is not None:
-            if len(settled) == 1:
+            if len(settled) == 1 and alone_raises:
                 raise mistake
             job.error = str(mistake)
         jobs.append(job)
@@ -203,7 +223,8 @@ def _tried(check: Callable[..., _T], *arguments: Any) -> _T | UserError:
         return error
 
 
-def _has_pending(job: Job, workspace: Workspace) -> bool:
+def has_pending(job: Job, workspace: Workspace) -> bool:
+    """Whether an answer of a job lacks a turn."""
     questions = {question.question_id: question for question in job.questions}
     return bool(pending_turns(job.answers, questions, workspace.turns))
 

@@ -10,9 +10,9 @@ from typing import Any
 from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.models.discovery import step_of
+from mtbench_ray.models.naming import Naming, step_of
 from mtbench_ray.reports.filters import Filter
-from mtbench_ray.reports.points import Naming, by_benchmark, collect, to_csv
+from mtbench_ray.reports.points import by_benchmark, collect, to_csv
 from mtbench_ray.reports.results import current, judged_alone
 from mtbench_ray.reports.tables import label
 from mtbench_ray.schema import Evaluation
@@ -40,7 +40,26 @@ def report(
     steps: str = "",
     name_pattern: str = "",
 ) -> int:
-    """Draw the curves of one or more workspaces and say where they are.
+    """Draw the curves of one or more workspaces, and say where they are: see :func:`write`."""
+    paths, left_out = write(workspaces, error=error, by=by, out=out, options=options, only=only,
+                            steps=steps, name_pattern=name_pattern)  # fmt: skip
+    for line in (*left_out, *paths):
+        print(line)
+    return EXIT_OK
+
+
+def write(
+    workspaces: Sequence[str],
+    *,
+    error: str,
+    by: str,
+    out: str,
+    options: ScoreOptions,
+    only: Filter | None = None,
+    steps: str = "",
+    name_pattern: str = "",
+) -> tuple[list[Path], list[str]]:
+    """Draw the curves of one or more workspaces.
 
     Args:
         workspaces: Folders; models with the same name in two of them are two curves.
@@ -50,6 +69,9 @@ def report(
         only: What is drawn.
         steps: Numbers and ranges with commas between (``100,500-1000,2000-``); empty for all.
         name_pattern: How a name holds run and step (``{run}/it{step}*``); empty for the usual.
+
+    Returns:
+        The files, and what is left out of them with why.
 
     Raises:
         UserError: Nothing has a step, a wrong word, matplotlib is missing, or no disk.
@@ -78,13 +100,13 @@ def report(
         found, without = collect(opened, options, only, naming, dimension)
         unrated = [row.model for row in rows if row.model not in rated and naming.step(row.model)]
     found = [point for point in found if wanted(point.step)]
-    for name in without:
-        print(f"left out, its name has no step: {label(name)}")
-    for name in dict.fromkeys(unrated):
-        print(f"left out, no judge rated it: {label(name)}")
-    for point in found:
-        if not point.category and point.mean is None:
-            print(f"left out, none of its {point.planned} verdicts is there: {label(point.model)}")
+    left_out = [f"left out, its name has no step: {label(name)}" for name in without]
+    left_out += [f"left out, no judge rated it: {label(name)}" for name in dict.fromkeys(unrated)]
+    left_out += [
+        f"left out, none of its {point.planned} verdicts is there: {label(point.model)}"
+        for point in found
+        if not point.category and point.mean is None
+    ]
     if not found:
         raise UserError(
             "no rated model here has a step in its name",
@@ -113,8 +135,7 @@ def report(
     for name, content in files.items():
         with replacing(folder / name) as temporary:
             temporary.write_bytes(content)
-        print(folder / name)
-    return EXIT_OK
+    return [folder / name for name in files], left_out
 
 
 def figures(workspace: Workspace, options: ScoreOptions, only: Filter | None) -> Iterator[Any]:

@@ -53,6 +53,7 @@ def finish(
     rows: Sequence[Evaluation],
     config: RunConfig,
     nothing_done: bool,
+    show: bool = True,
 ) -> bool:
     """Write a run's files and print its table.
 
@@ -62,6 +63,7 @@ def finish(
         rows: The run's evaluations; the table shows these, ``summary.json`` the workspace's.
         nothing_done: Everything was there already. A run record is written then only where other
             questions or settings are looked at than last time.
+        show: Print the table, and what comes next.
 
     Returns:
         Whether all that the run wants is there.
@@ -91,7 +93,10 @@ def finish(
     spreads = aggregate(results, every)
     if spreads["results"]:
         workspace.write_text("summary_agg.json", json.dumps(spreads, indent=1) + "\n")
-    mine = _show(results, rows, config.report.format)
+    if not show:
+        whole = summarise_all(results, rows)
+        return all(summary["complete"] for summary in (whole, *whole["other_modes"]))
+    mine = show_tables(results, rows, config.report.format)
     complete = all(summary["complete"] for summary in mine)
     if nothing_done and complete:
         print("nothing was pending: no engine was started, no judge was called", file=sys.stderr)
@@ -100,7 +105,7 @@ def finish(
     return complete
 
 
-def _show(
+def show_tables(
     results: Results, rows: Sequence[Evaluation], format: str, only: Filter | None = None
 ) -> list[Summary]:
     """Print the tables of evaluations; in JSON one object."""
@@ -250,7 +255,7 @@ def report(
             )
         results = Results(workspace, options)
         if kind == "" and not by:
-            found = _show(results, only.check(results, every), format, only)
+            found = show_tables(results, only.check(results, every), format, only)
             for folder in dict.fromkeys(workspaces):
                 for line in open_batches(Path(folder).expanduser()):
                     print(line, file=sys.stderr)

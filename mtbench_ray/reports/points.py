@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.models.discovery import run_of, step_of
+from mtbench_ray.models.naming import Naming
 from mtbench_ray.planning.evaluations import distinguishing_settings, named
 from mtbench_ray.reports.filters import Filter
 from mtbench_ray.reports.results import Results, current, in_order, judged_alone
@@ -70,47 +69,6 @@ COLUMNS = (
     "line", "judge", "step", "model", "category", "mean", "std", "sem", "ci_low", "ci_high",
     "repeat_std", "n_questions", "planned", "scored", "metric",
 )  # fmt: skip
-
-
-class Naming:
-    """How the names of checkpoints hold their run and their step.
-
-    Args:
-        pattern: ``{run}`` and ``{step}`` stand for these, ``*`` for anything; empty for the usual
-            names (``step_100``, ``checkpoint-100`` ...).
-
-    Raises:
-        UserError: There is no ``{step}`` in the pattern.
-    """
-
-    def __init__(self, pattern: str = "") -> None:
-        self._regex = None
-        if pattern:
-            if pattern.count("{step}") != 1 or pattern.count("{run}") > 1:
-                raise UserError(
-                    f"name_pattern={pattern} must have one {{step}}",
-                    "name_pattern='{run}/it{step}'",
-                )
-            text = re.escape(pattern).replace(r"\*", ".*")
-            text = text.replace(re.escape("{step}"), r"(?P<step>\d+(?:\.\d+)?)")
-            self._regex = re.compile(text.replace(re.escape("{run}"), "(?P<run>.+?)"))
-
-    def step(self, model: str) -> int | float | None:
-        """The step in a name; None where there is none."""
-        if self._regex is None:
-            return step_of(model)
-        found = self._regex.fullmatch(model)
-        if found is None:
-            return None
-        value = float(found["step"])
-        return int(value) if value.is_integer() else value
-
-    def run(self, model: str) -> str:
-        """The run that a name belongs to."""
-        if self._regex is None:
-            return run_of(model)
-        found = self._regex.fullmatch(model)
-        return (found.groupdict().get("run") or "") if found else model
 
 
 def by_benchmark(points: Iterable[Point]) -> list[Point]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mtbench_ray.models.discovery import step_of
+from mtbench_ray.models.naming import step_of
 from mtbench_ray.planning.evaluations import against, answer_settings, grader_settings
 from mtbench_ray.reports.results import Results
 from mtbench_ray.schema import (

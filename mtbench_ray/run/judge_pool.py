@@ -64,6 +64,7 @@ class Judges:
         tell: Takes lines for the user.
         log_dir: Where servers write their logs.
         batches: Of the workspace, for judges with ``judge.batch``.
+        budget: What earlier rounds have left of it; None for a fresh one.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Judges:
         post: Callable[[Any], None],
         tell: Callable[[str], None],
         batches: BatchLedger | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self._batches = batches
         self.notes: list[str] = []
@@ -86,7 +88,7 @@ class Judges:
         self._log_dir = log_dir
         self._post = post
         self._tell = tell
-        self._budget = Budget(config.budget_usd)
+        self._budget = budget or Budget(config.budget_usd)
         self._served = ServedModels()
         self._served.known(
             (f"judge {row.judge}", row.served_model, row.system_fingerprint)
@@ -204,6 +206,11 @@ class Judges:
         for judge in self._judges:
             if judge.server is not None:
                 judge.server.stop()
+
+    @property
+    def after_answers(self) -> bool:
+        """Whether some local judge waits for the GPUs of the engines."""
+        return any(not self._together(judge) for judge in self._local())
 
     def cpu_share(self, replicas: int) -> int:
         """Cores over the engines and judge servers that run at the same time on one node."""

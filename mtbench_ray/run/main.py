@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import operator
 import sys
@@ -10,18 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mtbench_ray.config import RunConfig
-from mtbench_ray.endpoint.keys import scrub
-from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError
+from mtbench_ray.errors import EXIT_OK, UserError
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.stage import check_budget
 from mtbench_ray.planning.jobs import prepare
 from mtbench_ray.planning.run_evaluations import evaluations
 from mtbench_ray.planning.settings_diff import describe_changes
+from mtbench_ray.run.after_round import after_run
 from mtbench_ray.run.progress import report_while_long
 from mtbench_ray.run.racing import races
-from mtbench_ray.run.session import Session
+from mtbench_ray.run.round import run_round, tell
 from mtbench_ray.run.signals import Interrupts
-from mtbench_ray.system.debugging import debugging
+from mtbench_ray.run.watch import watch
 from mtbench_ray.system.redact import secrets_in
 from mtbench_ray.validate import validate
 from mtbench_ray.workspace.batch_ledger import open_batches
@@ -62,7 +61,6 @@ def _run_jobs(
     configs: Sequence[RunConfig], command: Sequence[str], plan_only: bool, interrupts: Interrupts
 ) -> RunResult:
     from mtbench_ray.endpoint.keys import resolve_key
-    from mtbench_ray.reports.main import finish
     from mtbench_ray.reports.plan_table import print_plan
     from mtbench_ray.reports.results import Results
 
@@ -82,6 +80,9 @@ def _run_jobs(
     with Workspace.open(first.workspace, write=not plan_only, secrets=secrets) as workspace:
         if first.fresh:
             workspace.start_over(command)
+        if first.watch.enabled and not plan_only:
+            code = watch(configs, workspace, command, interrupts)
+            return RunResult(code, [None for _ in configs])
         with report_while_long("checking settings and models", quiet=first.quiet):
             jobs = prepare(configs, workspace)
         wanted = evaluations(jobs, workspace)
@@ -93,17 +94,10 @@ def _run_jobs(
         if plan_only:
             print_plan(jobs, rows, workspace, show=first.show)
             return RunResult(EXIT_OK, [None for _ in configs])
-        session = Session(jobs, rows, workspace, command, interrupts)
-        session.record.notes += changes
         try:
-            with debugging(first.debug, lambda text: scrub(workspace.scrub(text), None)):
-                code = session.run()
-        except UserError:
-            session.record.status = "failed"
-            with contextlib.suppress(UserError):  # the disk, perhaps: the first reason is told
-                workspace.save_run(session.record)
-            raise
-        complete = finish(workspace, session.record, rows, first, session.nothing_pending)
+            code = run_round(jobs, wanted, first, workspace, command, interrupts, changes=changes)
+        finally:
+            after_run(first, tell, interrupts.happened)
         if not first.quiet:
             for line in open_batches(workspace.root):
                 print(line, file=sys.stderr)
@@ -117,8 +111,6 @@ def _run_jobs(
                 if job.place == place
             ]
             values.append(results.headline(mine[0]) if len(mine) == 1 else None)
-    if code == EXIT_OK and not complete:
-        code = EXIT_PARTIAL
     return RunResult(code, values)
 
 
@@ -133,7 +125,7 @@ _SHARED = (
 def check_shared(configs: Sequence[RunConfig]) -> None:
     """Raises UserError where a setting of the whole run differs between its jobs."""
     names = [*_SHARED]
-    for group in ("report", "cluster"):
+    for group in ("report", "cluster", "watch"):
         kind = getattr(configs[0], group)
         names += [f"{group}.{item.name}" for item in dataclasses.fields(kind)]
     for name in names:

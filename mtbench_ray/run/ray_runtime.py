@@ -6,10 +6,19 @@ import os
 from collections.abc import Callable
 
 from mtbench_ray.config import ClusterConfig
+from mtbench_ray.errors import UserError
 from mtbench_ray.generate.cluster import forget_ray, start_ray
 from mtbench_ray.generate.head_watch import HeadWatch
 from mtbench_ray.run.signals import Interrupts
 from mtbench_ray.run.watchdog import Watchdog
+
+
+def head_lost(address: str) -> UserError:
+    """What is said of a cluster whose head is gone."""
+    return UserError(
+        f"the head of the Ray cluster at {address} is lost",
+        "what is done is kept: run the same command again once the cluster is up",
+    )
 
 
 class RayRuntime:
@@ -17,18 +26,19 @@ class RayRuntime:
 
     Args:
         interrupts: Installed again after Ray's own handlers.
+
+    Attributes:
         head_lost: Called in a thread, with the address of a joined cluster's head that is lost.
     """
 
-    def __init__(
-        self, cluster: ClusterConfig, interrupts: Interrupts, head_lost: Callable[[str], None]
-    ) -> None:
+    def __init__(self, cluster: ClusterConfig, interrupts: Interrupts) -> None:
         self._cluster = cluster
         self._interrupts = interrupts
-        self._head_lost = head_lost
+        self.head_lost: Callable[[str], None] = lambda address: None
         self._watchdog: Watchdog | None = None
         self._head: HeadWatch | None = None
-        self._lost = False
+        self.lost: str | None = None
+        """The address of the head that is lost."""
         self.ours = False
         """Started or joined by this run."""
 
@@ -73,14 +83,14 @@ class RayRuntime:
             self._head = HeadWatch(self._cluster.lost_wait_s, self._lose)
 
     def _lose(self, address: str) -> None:
-        self._lost = True
-        self._head_lost(address)
+        self.lost = address
+        self.head_lost(address)
 
     def end(self) -> None:
         """Leave the cluster, or end the Ray that was started here."""
         if self._head is not None:
             self._head.close()
-        if self._lost:
+        if self.lost:
             forget_ray()  # it would wait for its head
         elif self.ours:
             import ray

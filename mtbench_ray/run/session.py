@@ -43,11 +43,12 @@ from mtbench_ray.planning.jobs import Job
 from mtbench_ray.planning.plan import Board, good_turns, view_of
 from mtbench_ray.planning.run_evaluations import judges_by_settings
 from mtbench_ray.run.judge_pool import Judges, ServerNews
+from mtbench_ray.run.kept import Kept
 from mtbench_ray.run.overview import overview
 from mtbench_ray.run.pending_work import pending_work
 from mtbench_ray.run.progress import Progress, report_while_long
 from mtbench_ray.run.racing import Races
-from mtbench_ray.run.ray_runtime import RayRuntime
+from mtbench_ray.run.ray_runtime import RayRuntime, head_lost
 from mtbench_ray.run.signals import Interrupts
 from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Request, Turn
 from mtbench_ray.system.redact import hidden
@@ -87,13 +88,18 @@ def _prompt(request: Request) -> list[str]:
 
 @dataclass
 class Session:
-    """The run of prepared jobs on an open workspace."""
+    """The run of prepared jobs on an open workspace.
+
+    Attributes:
+        kept: What outlives it, of a watch.
+    """
 
     jobs: Sequence[Job]
     evaluations: Sequence[Evaluation]
     workspace: Workspace
     command: Sequence[str]
     interrupts: Interrupts
+    kept: Kept | None = None
     record: RunRecord = field(init=False)
     nothing_pending: bool = field(init=False, default=False)
     _events: queue.SimpleQueue[Any] = field(init=False, default_factory=queue.SimpleQueue)
@@ -118,9 +124,8 @@ class Session:
         self.board = Board(self.views, self.workspace.verdicts)
         self.races = Races(self.config, self.board)
         self._cluster = self.config.cluster
-        self._ray = RayRuntime(
-            self._cluster, self.interrupts, lambda a: self._events.put(_HeadLost(a))
-        )
+        self._ray = self.kept.ray if self.kept else RayRuntime(self._cluster, self.interrupts)
+        self._ray.head_lost = lambda address: self._events.put(_HeadLost(address))
         self.record = self.workspace.new_run(
             hidden({"jobs": [dataclasses.asdict(job.config) for job in self.jobs]}),
             self.evaluations,
@@ -170,6 +175,7 @@ class Session:
             post=self._events.put,
             tell=self.progress.message,
             batches=self._batches,
+            budget=self.kept.budget if self.kept else None,
         )
         try:
             # Without a cluster to join, processes of one machine share their limits through a file.
@@ -221,8 +227,10 @@ class Session:
             )
 
     def _introduce(self, work: list[Work], requests: list[tuple[int, Request]]) -> None:
-        if self.config.quiet:
+        if self.config.quiet or (self.kept and self.kept.introduced):
             return
+        if self.kept:
+            self.kept.introduced = True
         turns = sum(
             len(unit.question.turns) - len(unit.done) for item in work for unit in item.units
         )
@@ -325,10 +333,7 @@ class Session:
         elif isinstance(event, _Ended):
             self._on_end(event)
         elif isinstance(event, _HeadLost):
-            self._failure = UserError(
-                f"the head of the Ray cluster at {event.address} is lost",
-                "what is done is kept: run the same command again once the cluster is up",
-            )
+            self._failure = head_lost(event.address)
         elif isinstance(event, ThreadEnded):
             self.record.notes.append("".join(traceback.format_exception(event.error)))
             self._failure = UserError(
@@ -410,7 +415,10 @@ class Session:
             threads = engine.cpu_threads or self.judges.cpu_share(replicas)
             shared = with_shares(work, replicas, threads)
             shards = make_shards(shared, replicas, self.record.run_id)
-            for output in pipeline.stream(shards, replicas, cluster, self.interrupts.stop):
+            stream = pipeline.stream
+            if self.kept and not self.judges.after_answers:
+                stream = self.kept.engines.stream
+            for output in stream(shards, replicas, cluster, self.interrupts.stop):
                 self._events.put(output)
 
         start_thread("answers", produce, ended=lambda error: self._events.put(_Ended(error)))
@@ -454,6 +462,7 @@ class Session:
             # A pod's or a job's own log may be gone with it.
             self.workspace.write_text(self._logs / "console.log", "\n".join(self.progress.said))
         finally:
-            self._ray.end()
+            if self.kept is None:
+                self._ray.end()
             self._batches.close()
             self.timeline.close()

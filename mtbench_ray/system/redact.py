@@ -21,7 +21,7 @@ HIDDEN = "***"
 # fmt: off
 _SECRET_WORDS = frozenset(
     ("secret", "secrets", "password", "passwords", "passwd", "passphrase", "pwd", "credential",
-     "credentials", "authorization", "bearer", "apikey", "jwt", "cookie")
+     "credentials", "authorization", "bearer", "apikey", "jwt", "cookie", "webhook", "alert")
 )
 _ENDS_SECRET = {"token", "key", "auth"}
 _PLURALS = {"tokens", "keys"}

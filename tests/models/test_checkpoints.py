@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from small_models import small_model
 
 from mtbench_ray.config import ModelConfig
 from mtbench_ray.errors import UserError
@@ -12,8 +13,7 @@ from mtbench_ray.models.discovery import find, run_of, step_of
 @pytest.fixture
 def run(tmp_path):
     for name in ("step_120", "step_40", "checkpoint-240", "epoch=1-step=80", "global_step360"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
+        small_model(tmp_path / name)
     (tmp_path / "step_500").mkdir()  # still being written: no config yet
     (tmp_path / "logs").mkdir()
     return tmp_path
@@ -53,10 +53,30 @@ def run(tmp_path):
         ("llama-3.2-1b", None),
         ("timestep_model", None),
         ("final", None),
+        ("/r/final", None),
+        ("/r/0120/", 120),
+        ("0120", None),
+        ("/r/iter_0000120", 120),
+        ("/r/iteration_7", 7),
+        ("/r/global_step_120/huggingface", 120),
+        ("/r/global_step_120/actor/huggingface/", 120),
+        ("/r/global_steps_120/actor", 120),
+        ("/r/0120/hf", 120),
+        ("/r/hf", None),
+        ("/r/x/model", None),
     ],
 )
 def test_steps_are_read_from_names(name, step):
     assert step_of(name) == step
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/r/step_7", "/r/0120", "/r/final", "/r/global_step_120/actor/huggingface", "/r/0120/hf",
+     "/r/epoch_3/hf", "/r/iter_0000120/"],
+)  # fmt: skip
+def test_checkpoints_of_all_layouts_are_of_their_run(name):
+    assert run_of(name) == "/r"
 
 
 def steps(models):
@@ -75,24 +95,20 @@ def test_a_selection(run):
 
 def test_equal_folder_names_of_two_runs_stay_two_models(run, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
-    (other / "step_40").mkdir()
-    (other / "step_40" / "config.json").write_text("{}")
+    small_model(other / "step_40")
     labels = {find(ModelConfig(root=str(root)))[0].label for root in (run, other)}
     assert len(labels) == 2
 
 
 def test_adapters_are_found_with_their_base(tmp_path):
-    folder = tmp_path / "checkpoint-10"
-    folder.mkdir()
-    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+    folder = small_model(tmp_path / "checkpoint-10", base="org/base")
     (model,) = find(ModelConfig(root=str(tmp_path)))
     assert (model.path, model.adapter) == ("org/base", str(folder))
 
 
 def test_the_last_checkpoint_of_a_round_is_the_last_one(tmp_path):
     for name in ("iter1_checkpoint-500", "iter1_checkpoint-1000", "iter1_checkpoint-1500"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
+        small_model(tmp_path / name)
     models = find(ModelConfig(root=str(tmp_path)))
     assert steps(models) == [500, 1000, 1500]
     assert {run_of(model.path) for model in models} == {f"{tmp_path}/iter1"}
@@ -111,7 +127,7 @@ def test_the_last_checkpoint_of_a_round_is_the_last_one(tmp_path):
     ],
 )
 def test_an_adapter_without_its_base_takes_the_one_that_is_named(config, said, tmp_path):
-    (tmp_path / "checkpoint-30").mkdir()
+    small_model(tmp_path / "checkpoint-30", base="any")
     (tmp_path / "checkpoint-30" / "adapter_config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=said) as caught:
         find(ModelConfig(root=str(tmp_path)))
