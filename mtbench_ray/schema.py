@@ -436,11 +436,13 @@ class EngineEvent:
     """Something an engine did that the run record and the summary's figures want to know.
 
     Attributes:
-        kind: ``start``, ``swap``, ``restart``, ``failed``, ``stop``, or ``beat``: a sign of life
-            of an engine at work, which no record keeps.
+        kind: ``start``, ``swap``, ``restart``, ``failed``, ``stop``; ``phase``: a part of a start,
+            which only the timeline keeps; ``beat``: a sign of life of an engine at work, which
+            nothing keeps.
         seconds: How long it took.
         gpu_memory_gb: Memory in use on the engine's cards after it, None without a GPU.
-        detail: Why (a refused swap, the engine's words of a fault); of a ``beat`` the process.
+        detail: Why (a refused swap, the engine's words of a fault); of a ``beat`` the process, of a
+            ``phase`` its name.
         tokens: With ``beat``: so far, of the turns that run now.
     """
 

@@ -80,6 +80,8 @@ Print the scores of a workspace (no KIND), or one of these. Nothing is run.
                                          another column with metric=KEY, as compare
   card [data=VOTES]                      a judge against people's votes (`import --help`)
   noise [target=0.1 answer_price=USD]    what spread is of questions, answers, judge; what to repeat
+  timeline [run=ID format=trace]         engines, swaps, turns, judge calls of a run over time, as
+                                         text or as a trace (JSON) for ui.perfetto.dev
   curve, plots, html                     files: over training steps (`report curve --help`), all
                                          plots that the scores allow, one page to browse
 

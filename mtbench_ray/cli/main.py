@@ -204,6 +204,7 @@ def _report(args: list[str]) -> int:
             "answer_price": "",
             "data": "",
             "baseline": "",
+            "run": "",
         },
     )
     last = values.pop("workspace")

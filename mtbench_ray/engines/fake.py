@@ -37,6 +37,7 @@ from typing import Any
 
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.base import Engine, Generation, NoOutput, Swap, ended_by_model, overflow
+from mtbench_ray.engines.phases import phase
 from mtbench_ray.engines.watch import Watch
 from mtbench_ray.errors import EngineFault
 from mtbench_ray.models.messages import thinking_spec
@@ -87,7 +88,8 @@ class FakeEngine:
         """
         engine = cls(model, config)
         faults = engine._faults
-        await asyncio.sleep(faults.get("slow_start", 0.0))
+        with phase("a scripted wait"):
+            await asyncio.sleep(faults.get("slow_start", 0.0))
         if "log" in faults:
             print(faults["log"], file=sys.stderr, flush=True)
         with contextlib.suppress(KeyError, FileExistsError):

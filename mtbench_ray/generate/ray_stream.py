@@ -378,8 +378,12 @@ def _stream_here(
                 if begun is None:
                     break
                 try:
-                    for output in worker.run(begun.shard, Following(begun.more, claim)):
-                        outputs.put(output)
+                    following = Following(begun.more, claim)
+                    for output in itertools.chain.from_iterable(
+                        worker.run_together(begun.shard, following)
+                    ):
+                        if isinstance(output, Turn) or output.kind != "beat":
+                            outputs.put(output)
                 except EngineFault as fault:
                     outputs.put(CrashedShard(begun.shard, str(fault)))
                     worker.close()

@@ -24,6 +24,7 @@ from dataclasses import replace
 
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines.base import Engine, Output, Shard, Swap
+from mtbench_ray.engines.phases import Phase, phases
 from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.generate.claims import Following
 from mtbench_ray.generate.rounds import Ledger, company, run_round, views_of, width
@@ -67,6 +68,7 @@ async def start_engine(model: ModelConfig, config: EngineConfig) -> Engine:
 
 
 _BEAT, _END = "beat", "end"
+_NO_NEWS = ("beat", "phase")
 _Item = Output | str
 """What the event loop hands over: outputs, signs of life, and its end."""
 
@@ -92,7 +94,8 @@ class ShardWorker:
         self._loop, self._thread = start_loop(f"engine-{replica}", self._on_loop_end)
 
     def run(self, shard: Shard, following: Following | None = None) -> Iterator[Output]:
-        """Rows and engine events of a shard, as they come; one row for every turn it needs.
+        """Rows and engine events of a shard, as they come; one row for every turn it needs. No
+        signs of life and no parts of a start.
 
         Args:
             following: What may come after it; nothing where it is left out.
@@ -101,7 +104,7 @@ class ShardWorker:
             EngineFault: As :meth:`run_together`.
         """
         for together in self.run_together(shard, following):
-            yield from (o for o in together if isinstance(o, Turn) or o.kind != "beat")
+            yield from (o for o in together if isinstance(o, Turn) or o.kind not in _NO_NEWS)
 
     def run_together(
         self, shard: Shard, following: Following | None = None
@@ -308,7 +311,12 @@ class ShardWorker:
         while True:
             began = time.monotonic()
             try:
-                return await self._start(shard.model, config)
+                with phases() as found:
+                    try:
+                        return await self._start(shard.model, config)
+                    finally:
+                        for one in found:
+                            send(self._phase(one, shard))
             except UserError:
                 raise
             except Exception as error:
@@ -323,6 +331,10 @@ class ShardWorker:
         engine, self._engine, self._shard = self._engine, None, None
         if engine is not None:
             await engine.stop()
+
+    def _phase(self, found: Phase, shard: Shard) -> EngineEvent:
+        event = self._event("phase", shard, 0.0, found.name, None)
+        return replace(event, seconds=round(found.seconds, 3), created=found.ended)
 
     def _event(
         self, kind: str, shard: Shard, began: float, detail: str, memory: float | None

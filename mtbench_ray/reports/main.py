@@ -26,6 +26,7 @@ from mtbench_ray.reports import (
     noise,
     parts,
     pictures,
+    timeline,
 )
 from mtbench_ray.reports.filters import Filter
 from mtbench_ray.reports.formats import FORMATS, wide_csv
@@ -42,7 +43,8 @@ from mtbench_ray.workspace.batch_ledger import open_batches
 from mtbench_ray.workspace.run_record import RunRecord
 from mtbench_ray.workspace.workspace import Workspace
 
-KINDS = ("", "agreement", "best", "card", "compare", "curve", "html", "judges", "noise", "plots")
+KINDS = ("", "agreement", "best", "card", "compare", "curve", "html", "judges", "noise", "plots",
+         "timeline")  # fmt: skip
 
 _NO_FILES = ("", "best", "compare", "noise")
 
@@ -181,6 +183,7 @@ def report(
     answer_price: str = "",
     data: str = "",
     baseline: str = "",
+    run: str = "",
 ) -> int:
     """Print the table (or another report) of one or more workspaces.
 
@@ -204,10 +207,14 @@ def report(
         answer_price: Noise: dollars for one answer.
         data: Cards: files of votes.
         baseline: Best: a model that the best one is compared with.
+        run: Timelines: of which run.
 
     Raises:
         UserError: There is nothing to report, or an unknown word or format.
     """
+    if words[:1] == ["timeline"]:
+        with opened(workspaces[-1:]) as workspace:
+            return timeline.report(workspace, run=run, format=format, out=out)
     if format not in FORMATS:
         raise UserError(f"format={format} is not known", f"format={'|'.join(FORMATS)}")
     if parity not in ("safe", "fastchat"):
@@ -229,6 +236,7 @@ def report(
     _only_of(kind, "best", baseline=baseline)
     _only_of(kind, "curve", steps=steps, name_pattern=name_pattern)
     _only_of(kind, "card", data=data)
+    _only_of(kind, "timeline", run=run)
     _only_of(kind, "noise", target=target, answer_price=answer_price)
     only = Filter(model, judge, category, benchmark, mode)
     if kind == "curve":

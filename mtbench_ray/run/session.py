@@ -186,7 +186,10 @@ class Session:
             actors = work and needs_ray(self.config.engine, self.config.cluster)
             if self.judges.local or shared or actors:
                 with report_while_long("starting Ray", quiet=self.config.quiet):
+                    began = time.time()
                     self._ray.start()
+                    self.timeline.add("phase", name="Ray", replica="", ended=time.time(),
+                                      seconds=round(time.time() - began, 3))  # fmt: skip
                 self._check_gpus(work)
             self._introduce(work, requests)
             # Prompts that begin alike one after the other: services keep what they have read.
@@ -315,12 +318,16 @@ class Session:
             self._submit(self.races.judged(row))
         elif isinstance(event, EngineEvent) and event.kind == "beat":
             self.progress.beat(event)
+        elif isinstance(event, EngineEvent) and event.kind == "phase":
+            self.timeline.add("phase", name=event.detail, replica=event.replica,
+                              ended=event.created, seconds=event.seconds)  # fmt: skip
         elif isinstance(event, EngineEvent):
             self.record.events.append(event)
             log.debug("engine %s %s: %s %.1f s %s", event.replica, event.model, event.kind,
                       event.seconds, event.detail)  # fmt: skip
             self.timeline.add("engine", kind=event.kind, model=event.model, replica=event.replica,
-                              seconds=round(event.seconds, 3), detail=event.detail)  # fmt: skip
+                              ended=event.created, seconds=round(event.seconds, 3),
+                              detail=event.detail)  # fmt: skip
             self.progress.engine(event)
         elif isinstance(event, CrashedShard):
             pending = {unit.answer_id for item in self._missing() for unit in item.units}
@@ -349,7 +356,8 @@ class Session:
         self._received.add((turn.answer_id, turn.turn))
         row = dataclasses.replace(turn, run_id=self.record.run_id)
         self.workspace.append(row)
-        self.timeline.add("turn", answer=row.answer_id, turn=row.turn, generated=row.created,
+        self.timeline.add("turn", answer=row.answer_id, turn=row.turn, model=row.model,
+                          begun=row.created - row.latency_s, generated=row.created,
                           status=row.status)  # fmt: skip
         self._note_service(row)
         self.races.turn(row, row.status in ANSWERED)

@@ -15,6 +15,7 @@ from mtbench_ray.engines import fork_server as forks
 from mtbench_ray.engines.hot_swap.prefetch import Prefetched, Room, staging_room
 from mtbench_ray.engines.hot_swap.staging import Staging
 from mtbench_ray.engines.hot_swap.swap import Loaded, load_folder
+from mtbench_ray.engines.phases import phase
 from mtbench_ray.engines.processes import Children, Output
 from mtbench_ray.engines.vllm.arguments import (
     check_fits,
@@ -127,11 +128,14 @@ async def start_core(
     staging: Staging | None = None
     try:
         # The first import of vllm takes seconds.
-        arguments, room, remark = await asyncio.to_thread(_prepare, model, config, source, window)
+        with phase("settings"):
+            arguments, room, remark = await asyncio.to_thread(
+                _prepare, model, config, source, window
+            )
         # Before the engine's own processes, so that it is none of them.
         if room.place != "files":
             # Without it the files are read when they are needed.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), phase("staging memory"):
                 staging = await asyncio.wait_for(_staging(room.place), config.start_timeout_s)
         llm, loaded, children = await _start(arguments, config, source)
     except BaseException:
@@ -196,10 +200,12 @@ def _prepare(
 
 def _build(arguments: dict[str, Any]) -> Any:
     """Start the engine's processes and load the weights; blocks."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
+    with phase("import of vLLM"):
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
 
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+    with phase("vLLM's processes, weights, graphs"):
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
 
 
 async def _staging(place: str) -> Staging:

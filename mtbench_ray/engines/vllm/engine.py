@@ -18,6 +18,7 @@ from mtbench_ray.engines.base import Engine, Generation, Swap, ended_by_model, o
 from mtbench_ray.engines.hot_swap.prefetch import Prefetched, chat_template, look_at_next
 from mtbench_ray.engines.hot_swap.swap import Loaded, Swapped, exclude, greedy, swap, witness
 from mtbench_ray.engines.hot_swap.verify import NoProof
+from mtbench_ray.engines.phases import phase
 from mtbench_ray.engines.vllm.arguments import (
     adapter_rank,
     gpu_memory_gb,
@@ -62,8 +63,10 @@ class VllmEngine:
         """
         set_environment(config)
         forks.begin() if config.fork_server else forks.end()
-        source = await asyncio.to_thread(locate, model)
-        template = await chat_template(model, source, config)
+        with phase("model files"):
+            source = await asyncio.to_thread(locate, model)
+        with phase("tokenizer"):
+            template = await chat_template(model, source, config)
         core = await start_core(model, config, source, template.window)
         return cls(core, model, template)
 
