@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.engines.vllm.arguments import GPU_SEQUENCES
 from mtbench_ray.models.chat_template import context_window, load_template
 from mtbench_ray.models.checkpoint import locate, read_json
@@ -42,8 +43,10 @@ def print_plan(
         for item in ([*found, total] if len(found) > 1 else found)
     ]  # fmt: skip
     print(grid(headers, lines))
+    lengths = {get_benchmark(job.data.name).answer_tokens or ANSWER_TOKENS for job in jobs}
+    expected = " or ".join(map(str, sorted(lengths)))
     print(
-        f"\ntokens are estimates; an answer that is not there yet counts {ANSWER_TOKENS} tokens."
+        f"\ntokens are estimates; an answer that is not there yet counts {expected} tokens."
         "\nminutes follow from the judge's limits alone. Nothing has been started or spent."
     )
     if select := jobs[0].config.select:

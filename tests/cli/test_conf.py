@@ -60,7 +60,7 @@ LINE = ["model=any/name", "judge=none", "engine=fake"]
         (["experiment=quik"], "there is no experiment 'quik'\n  did you mean experiment=quick?"),
         (
             ["benchmark=other"],
-            "there is no benchmark 'other'\n  there are: ifbench, ifeval, mt_bench",
+            "there is no benchmark 'other'\n  there are: alpaca_eval, arena_hard, ",
         ),
         (["hydra/launcher=x"], "there is no hydra/launcher 'x'\n  there are: "),
         (["hydra.run.foo=1"], "Could not override 'hydra.run.foo'."),
