@@ -49,6 +49,8 @@ def test_real_answers_are_judged_as_they_come_and_then_by_a_real_judge(tmp_path,
 
     timeline = next(workspace.glob("runs/*/timeline.jsonl"))
     events = [json.loads(line) for line in timeline.read_text().splitlines()]
+    parts = {event["name"] for event in events if event["event"] == "phase"}
+    assert {"Ray", "tokenizer", "vLLM's processes, weights, graphs", "worker and device"} <= parts
     turns = [event for event in events if event["event"] == "turn"]
     calls = [event for event in events if event["event"] == "judgment"]
     assert min(event["started"] for event in calls) < max(event["generated"] for event in turns)

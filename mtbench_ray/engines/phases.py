@@ -33,8 +33,13 @@ def phase(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if (kept := _kept.get()) is not None:
-            kept.append(Phase(name, time.time(), time.monotonic() - began))
+        keep(Phase(name, time.time(), time.monotonic() - began))
+
+
+def keep(*found: Phase) -> None:
+    """Add stretches that were timed elsewhere."""
+    if (kept := _kept.get()) is not None:
+        kept.extend(found)
 
 
 @contextlib.contextmanager

@@ -99,8 +99,14 @@ def start_ray(cluster: ClusterConfig) -> None:
             "set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token; for a cluster "
             "without tokens set RAY_AUTH_MODE=disabled",
         ) from None
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:
+        # Of any kind: a node that does not come up in time is a bare Exception.
         said = " ".join(str(error).split())[:300]
+        if address is None and "timed out" in said:
+            raise UserError(
+                f"Ray was not up in time on this machine: {said}",
+                "it may only be busy: run the same command again",
+            ) from None
         if address is None:
             raise UserError(
                 f"Ray cannot be started on this machine: {said}",

@@ -54,6 +54,7 @@ from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Requ
 from mtbench_ray.system.redact import hidden
 from mtbench_ray.system.threads import ThreadEnded, listen, start_thread
 from mtbench_ray.workspace.batch_ledger import BatchLedger
+from mtbench_ray.workspace.parquet import warm_up
 from mtbench_ray.workspace.run_record import RunRecord
 from mtbench_ray.workspace.workspace import Workspace
 
@@ -107,6 +108,8 @@ class Session:
     _served: ServedModels = field(init=False, default_factory=ServedModels)
     _crash_retries: CrashRetries = field(init=False, default_factory=CrashRetries)
     _generating: bool = field(init=False, default=False)
+    _judging: bool = field(init=False, default=False)
+    _warm: bool = field(init=False, default=False)
     _never_began: bool = field(init=False, default=False)
     _no_room: bool = field(init=False, default=False)
     _failure: UserError | None = field(init=False, default=None)
@@ -291,7 +294,7 @@ class Session:
                 self._handle(self._events.get(timeout=_TICK_S))
                 continue
             except queue.Empty:
-                pass
+                self._prepare_the_end()
             self.progress.tick()
             self.judges.announce()
             if self._stopping:
@@ -303,11 +306,18 @@ class Session:
                 if time.monotonic() > deadline or not self.judges.in_flight:
                     return
 
+    def _prepare_the_end(self) -> None:
+        """Import what the tables need while the last replies of judges are waited for."""
+        if self._judging and not self._generating and not self._warm:
+            self._warm = True
+            start_thread("tables", warm_up, ended=lambda _: None)
+
     def _handle(self, event: Any) -> None:
         if isinstance(event, Turn):
             self._on_turn(event)
         elif isinstance(event, Judgment):
             row = event
+            self._judging = True
             self.judges.judged(row)
             self.workspace.append(row)
             self.timeline.add(

@@ -67,6 +67,14 @@ def write_table(path: Path, cls: type[Any], rows: Iterable[Any]) -> None:
             writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
 
 
+def warm_up() -> None:
+    """Import what :func:`write_table` needs: a second of Python, well spent while others work."""
+    import pyarrow
+    from pyarrow import parquet  # noqa: F401
+
+    pyarrow.array([None])  # looks for pandas, and imports it
+
+
 def read_rows(path: Path, cls: type[Row], problem: Callable[[str], None] = warn) -> Iterator[Row]:
     """Rows of one class from a journal (``.jsonl``) or from a table (``.parquet``).
 

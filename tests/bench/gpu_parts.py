@@ -48,6 +48,10 @@ def main_job(bench: Bench) -> None:
     judged = [event for event in run.timeline if event["event"] == "judgment"]
     turns = [event for event in run.timeline if event["event"] == "turn"]
     output = sum(row["output_tokens"] for row in run.answers)
+    parts = [event for event in run.timeline if event["event"] == "phase"]
+    bench.row("parts of the run's start, each with its end from the command on",
+              ", ".join(f"{e['name']} {e['seconds']:.1f} ({e['ended'] - run.began:.1f})"
+                        for e in sorted(parts, key=lambda e: e["ended"])) + " s")  # fmt: skip
     (up,) = [e for e in run.engine_events if e["kind"] == "start"]
     bench.row("main job: turns, judgments, exit", f"{len(turns)}, {len(judged)}, {run.code}",
               "160, 160, 0")  # fmt: skip

@@ -79,6 +79,18 @@ def test_ray_that_cannot_be_started_is_told_in_one_line(init, error):
         start_ray(ClusterConfig(address="10.0.0.1:6379"))
 
 
+def test_ray_that_is_not_up_in_time_is_told_without_a_traceback(init):
+    """Ray raises no more than an Exception for it."""
+    init.error = Exception("The current node timed out during startup. This could happen because")
+    with pytest.raises(
+        UserError, match="was not up in time on this machine: The current"
+    ) as caught:
+        start_ray(ClusterConfig())
+    assert "run the same command again" in caught.value.hint
+    with pytest.raises(UserError, match=r"Ray at 10\.0\.0\.1:6379 cannot"):
+        start_ray(ClusterConfig(address="10.0.0.1:6379"))
+
+
 def test_a_cluster_that_wants_a_token_says_how_to_give_it(init):
     from ray.exceptions import AuthenticationError
 

@@ -24,7 +24,7 @@ from typing import Any
 from mtbench_ray.engines.memory import free_memory
 from mtbench_ray.models.checkpoint import weight_files
 
-WORKER_EXTENSION = "mtbench_ray.engines.hot_swap.worker_extension.LiveWeights"
+WORKER_EXTENSION = "mtbench_ray.engines.hot_swap.worker_process.Extension"
 _PROMPT, _ANSWER = 32, 8
 """Tokens of the canary."""
 _FULL_PRECISION_BELOW = 2 << 30

@@ -15,7 +15,7 @@ from mtbench_ray.engines import fork_server as forks
 from mtbench_ray.engines.hot_swap.prefetch import Prefetched, Room, staging_room
 from mtbench_ray.engines.hot_swap.staging import Staging
 from mtbench_ray.engines.hot_swap.swap import Loaded, load_folder
-from mtbench_ray.engines.phases import phase
+from mtbench_ray.engines.phases import Phase, keep, phase
 from mtbench_ray.engines.processes import Children, Output
 from mtbench_ray.engines.vllm.arguments import (
     check_fits,
@@ -34,6 +34,7 @@ _STOP_S = 20.0
 """Patience with an engine that is asked to end, before its processes are killed."""
 _ABANDON_S = 60.0
 """Patience with a start that was given up, until its thread has noticed; twice, see there."""
+_PHASES_S = 10.0
 _HOPELESS = ("ValueError", "ValidationError", "NotImplementedError", "KeyError", "AssertionError")
 """Errors of a start that the same settings would meet again."""
 _TOO_SMALL = "No available memory for the cache blocks"
@@ -177,7 +178,15 @@ async def _start(
             raise _start_fault(error, output) from error
         raise
     children.claim()
+    await _keep_phases(llm)
     return llm, loaded, children
+
+
+async def _keep_phases(llm: Any) -> None:
+    """Keep what the first worker knows of the start's parts, for the timeline."""
+    with contextlib.suppress(Exception):  # engine.hot_swap=off: it has no such method
+        (first, *_) = await asyncio.wait_for(llm.collective_rpc("mtbench_phases"), _PHASES_S)
+        keep(*(Phase(name, ended, seconds) for name, ended, seconds in first))
 
 
 def _prepare(

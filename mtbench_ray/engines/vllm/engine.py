@@ -15,6 +15,7 @@ from typing import Any
 from mtbench_ray.config import EngineConfig, ModelConfig
 from mtbench_ray.engines import fork_server as forks
 from mtbench_ray.engines.base import Engine, Generation, Swap, ended_by_model, overflow
+from mtbench_ray.engines.hot_swap.page_cache import ReadAhead
 from mtbench_ray.engines.hot_swap.prefetch import Prefetched, chat_template, look_at_next
 from mtbench_ray.engines.hot_swap.swap import Loaded, Swapped, exclude, greedy, swap, witness
 from mtbench_ray.engines.hot_swap.verify import NoProof
@@ -63,11 +64,17 @@ class VllmEngine:
         """
         set_environment(config)
         forks.begin() if config.fork_server else forks.end()
-        with phase("model files"):
-            source = await asyncio.to_thread(locate, model)
-        with phase("tokenizer"):
-            template = await chat_template(model, source, config)
-        core = await start_core(model, config, source, template.window)
+        # While Python imports, the disk is idle.
+        reading = None if config.args.get("load_format") == "dummy" else ReadAhead(model)
+        try:
+            with phase("model files"):
+                source = await asyncio.to_thread(locate, model)
+            with phase("tokenizer"):
+                template = await chat_template(model, source, config)
+            core = await start_core(model, config, source, template.window)
+        finally:
+            if reading is not None:
+                reading.stop()
         return cls(core, model, template)
 
     @property
