@@ -99,7 +99,7 @@ def start_ray(cluster: ClusterConfig) -> None:
             "set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token; for a cluster "
             "without tokens set RAY_AUTH_MODE=disabled",
         ) from None
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # Ray raises a plain one where its processes do not come up in time
         said = " ".join(str(error).split())[:300]
         if address is None:
             raise UserError(

@@ -69,7 +69,11 @@ def test_where_no_folder_can_be_written_ray_is_not_started(init, monkeypatch):
     assert init.calls == []
 
 
-@pytest.mark.parametrize("error", [OSError(30, "Read-only file system"), RuntimeError("x")])
+@pytest.mark.parametrize(
+    "error",
+    [OSError(30, "Read-only file system"), RuntimeError("x"),
+     Exception("The current node timed out during startup.")],  # of a machine that is too busy
+)  # fmt: skip
 def test_ray_that_cannot_be_started_is_told_in_one_line(init, error):
     init.error = error
     with pytest.raises(UserError, match="cannot be started on this machine") as caught:
