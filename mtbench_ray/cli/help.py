@@ -39,6 +39,8 @@ _SETTINGS = """\
   experiment=NAME       a shipped set of settings (`list experiments`)
   workspace=DIR         where everything is kept (default: results)
   limit=N               only so many questions
+  watch=true            with model.root=DIR: take each checkpoint as it lands, until a file DONE is
+                        there or watch.until=STEP|90min; watch.release=true, watch.alert=COMMAND
   select=best           with -m: judge until it is decided which model is best; select=gate
                         gate=0.1: whether the first of two is worse by so much
 
@@ -57,6 +59,7 @@ not done again. `run` may be left out.
 examples:
   python -m mtbench_ray model=qwen2.5-7b judge=gpt-4o
   python -m mtbench_ray -m model=/ckpt/step_100,/ckpt/step_200 judge=local workspace=out
+  python -m mtbench_ray model.root=/ckpt watch=true judge=gpt-4o-mini
 """,
     "plan": f"""\
 usage: python -m mtbench_ray plan model=MODEL judge=JUDGE [key=value ...] [show=N]
