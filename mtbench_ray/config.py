@@ -417,6 +417,36 @@ class WatchConfig:
 
 
 @dataclass
+class TrackerConfig:
+    """Where scores are sent to, beside the workspace."""
+
+    kind: str = "none"
+    """``wandb``, ``mlflow``, ``tensorboard``, ``trackio`` or ``none``."""
+    run_id: str | None = None
+    """Write into this run, the training's own: its id, with trackio its name, with TensorBoard its
+    folder below ``uri``. null: a run of its own for each training run."""
+    project: str | None = None
+    """Project (wandb: also ``entity/project``), in MLflow the experiment; null: what WANDB_PROJECT
+    or MLFLOW_EXPERIMENT_NAME says, else mtbench_ray."""
+    uri: str | None = None
+    """MLflow: server or folder; TensorBoard: folder of runs, ``tensorboard`` in the workspace where
+    it is null; trackio: folder or server."""
+    offline: bool = False
+    """wandb: write files into the workspace, which ``wandb sync`` sends later."""
+    prefix: str = "mtbench"
+    """Begins the names of all figures."""
+    step: int | None = None
+    """Training step of a model whose name has none; null: 0."""
+    tables: bool = True
+    """Send the verdicts too, each with question, answer and judgment."""
+    pictures: bool = True
+    """Send the curve of a training run as a picture."""
+    timeout_s: float = 300.0
+    """Seconds that sending may take at the end of a run; what was not sent by then is sent by the
+    next one."""
+
+
+@dataclass
 class RunConfig:
     """One run: a model under a judge."""
 
@@ -428,6 +458,7 @@ class RunConfig:
     sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(max_tokens=None))
     report: ReportConfig = field(default_factory=ReportConfig)
     watch: WatchConfig = field(default_factory=WatchConfig)
+    tracker: TrackerConfig = field(default_factory=TrackerConfig)
     models: list[str] = field(default_factory=list)
     """Several models at once, for experiment files: each becomes a job like ``model=<it>``."""
     benchmarks: list[str] = field(default_factory=list)

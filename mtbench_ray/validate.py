@@ -35,6 +35,7 @@ _WORDS = {
     "engine.hot_swap": ("auto", "off", "verify"),
     "engine.next_weights": ("auto", "device", "host", "files"),
     "cluster.ray": ("auto", "always"),
+    "tracker.kind": ("none", "wandb", "mlflow", "tensorboard", "trackio"),
     "report.format": ("table", "json", "markdown", "csv", "latex"),
 }
 """Settings that take one of a few words."""
@@ -99,6 +100,7 @@ def validate(config: RunConfig) -> RunConfig:
         config = dataclasses.replace(config, baseline=benchmark.baseline)
     _check_select(config, grader.against)
     _check_watch(config, grader.against)
+    refuse_login("tracker.uri", config.tracker.uri or "")
     judge, engine = config.judge, config.engine
     if grader.checker:
         judge = JudgeConfig(kind="none")
@@ -176,10 +178,22 @@ def refuse_login(key: str, value: str) -> None:
         UserError: It has one; the message does not show it.
     """
     if _LOGIN.search(value):
+        group = key.partition(".")[0]
         raise UserError(
             f"{key} holds a user or a password, which would be written to the run's files",
-            "take it out of the address; put a key into an environment variable and name that: "
-            f"{key.partition('.')[0]}.api_key_env=NAME",
+            "take it out of the address; "
+            + (
+                "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+                if group == "tracker"
+                else "put a key into an environment variable and name that: "
+                f"{group}.api_key_env=NAME"
+            ),
+        )
+    if key == "tracker.uri" and "://" in value and "?" in value:
+        raise UserError(
+            "tracker.uri has something behind a question mark, perhaps a token, which would be"
+            " written to the run's files",
+            "take it out of the address; trackio reads TRACKIO_WRITE_TOKEN",
         )
 
 

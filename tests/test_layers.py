@@ -12,11 +12,12 @@ from paths import PACKAGE, TESTS
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     "errors", "system", "config", "schema", "stats", "workspace", "models", "endpoint", "engines",
-    "judges", "benchmarks", "validate", "planning", "generate", "fastchat", "reports", "run", "cli",
-    "api", "__main__",
+    "judges", "benchmarks", "validate", "planning", "generate", "fastchat", "reports", "trackers",
+    "run", "cli", "api", "__main__",
 )  # fmt: skip
 """Folders and root modules; each imports only from those before it."""
-LAZY = {"vllm", "torch", "transformers", "openai", "matplotlib", "datasets", "ray", "safetensors"}
+LAZY = {"vllm", "torch", "transformers", "openai", "matplotlib", "datasets", "ray", "safetensors",
+        "wandb", "mlflow", "tensorboard", "trackio"}  # fmt: skip
 PURE = ("schema", "errors", "config", "stats", "benchmarks", "judges")
 _CALLS = ("stage", "judge_call")
 PURE_MAY = {"numpy", "mtbench_ray"}
@@ -130,7 +131,7 @@ def test_only_the_pipeline_imports_ray_data_and_only_the_command_line_imports_hy
     assert hydra == {"benchmark_settings", "hydra_app", "hydra_launcher", "typed_secrets"}
 
 
-NO_BENCHMARK = ("reports", "planning", "run", "judges/stage.py", "judges/judge_call.py",
+NO_BENCHMARK = ("reports", "trackers", "planning", "run", "judges/stage.py", "judges/judge_call.py",
                 "judges/outcomes.py", "judges/scores.py", "judges/base.py")  # fmt: skip
 """What serves every benchmark and grader alike."""
 OF_ONE = re.compile(

@@ -32,7 +32,8 @@ prints all settings; README.md explains them.
 """
 
 _SETTINGS = """\
-  model=MODEL           a preset (`list models`), a Hugging Face id or a folder
+  model=MODEL           a preset (`list models`), a Hugging Face id (org/name, org/name@revision)
+                        or a folder
   judge=JUDGE           a preset (`list judges`), judge=local, or judge=none for answers only
   -m model=A,B          a sweep over several models, and judge=[A,B] over several judges
   engine=ENGINE         vllm (the default), openai or fake
@@ -41,6 +42,7 @@ _SETTINGS = """\
   limit=N               only so many questions
   watch=true            with model.root=DIR: take each checkpoint as it lands, until a file DONE is
                         there or watch.until=STEP|90min; watch.release=true, watch.alert=COMMAND
+  tracker=TRACKER       wandb, mlflow, tensorboard or trackio: scores at the training step
   select=best           with -m: judge until it is decided which model is best; select=gate
                         gate=0.1: whether the first of two is worse by so much
 
@@ -201,6 +203,7 @@ Write what a workspace holds into the folder DIR, for other programs.
   models                a JSON file for each model: mean, std, rank, parts
   dataset               folders for datasets.load_from_disk: scores, and items with answers
   lm-eval               results files in the layout of lm-evaluation-harness
+  model-card            a card for each model: the model-index block of the Hugging Face hub
   every-eval-ever       files of the schema of Every Eval Ever (0.3.0)
 
   workspace=DIR         default: results

@@ -328,6 +328,9 @@ def _register(typed: Typed, known: Mapping[str, Collection[str]], folders: Seque
         # What is typed is a name: an interpolation in it would be an accident.
         plain = text.replace("${", "\\${")
         node: dict[str, Any] = {"path": plain}
+        if group == "model" and name in typed.revisions:
+            path, revision = typed.revisions[name]
+            node = {"path": path, "revision": revision, "name": plain}
         if group == "judge":
             node = {"kind": "openai", "model": plain}
             if family := family_of(text, known.get("judge", ())):

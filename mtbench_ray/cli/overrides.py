@@ -31,6 +31,9 @@ _HYDRA_FLAGS = _FLAGS_WITH_VALUE | frozenset(
     ("--hydra-help", "--resolve", "-r", "--run", "-m", "--multirun", "-i", "--info")
 )
 # fmt: on
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
+_REVISION = re.compile(r"\w[\w./-]*", re.ASCII)
+_SETS_REVISION = re.compile(r"\+*model\.revision=")
 _DATED = re.compile(r"(.+)-(?:20\d\d-\d\d-\d\d|(?:0[1-9]|1[0-2])\d\d)")
 _FOLDERS = ("workspace", "hydra.run.dir", "hydra.sweep.dir")
 """Settings whose value Hydra makes a folder of, exactly as it is typed."""
@@ -43,12 +46,14 @@ class Typed:
     Attributes:
         args: Arguments for Hydra.
         choices: By group and safe choice name: the text typed.
+        revisions: By safe choice name of a model: its hub id and its revision.
         multirun: Whether several jobs are asked for.
         of_benchmark: By benchmark: settings of its jobs alone.
     """
 
     args: list[str] = field(default_factory=list)
     choices: dict[tuple[str, str], str] = field(default_factory=dict)
+    revisions: dict[str, tuple[str, str]] = field(default_factory=dict)
     multirun: bool = False
     of_benchmark: dict[str, list[str]] = field(default_factory=dict)
 
@@ -101,7 +106,7 @@ def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
                 typed.of_benchmark.setdefault(parts[1], []).append(own)
             else:
                 check_key(key)
-                if key.endswith("base_url"):
+                if key.endswith(("base_url", "tracker.uri")):
                     refuse_login(key.lstrip("+"), value)  # before Hydra writes it down
                 if key in _FOLDERS:
                     arg = f"{key}={_folder(key, value)}"
@@ -136,6 +141,12 @@ def read(argv: Sequence[str], presets: Mapping[str, Collection[str]]) -> Typed:
         ]
         if names:
             typed.args.append(f"{key}={','.join(names)}")
+    other = next((arg for arg in typed.args if _SETS_REVISION.match(arg)), "")
+    if typed.revisions and other:
+        said = "@".join(next(iter(typed.revisions.values())))
+        raise UserError(
+            f"model={said} has its revision, and {other} names another one", f"leave out {other}"
+        )
     # Hydra reads its flags only before the settings.
     typed.args = [*flags, *typed.args]
     return typed
@@ -237,6 +248,10 @@ def choice(
     slug = re.sub(r"[^A-Za-z0-9_-]+", "_", text.rstrip("/").rpartition("/")[2])[:40].strip("_")
     name = f"{slug or group}-{text_hash(text)[:8]}"
     typed.choices[(group, name)] = text
+    if group == "model" and not free_names and not os.path.exists(text):
+        path, at, revision = text.partition("@")
+        if at and _HUB_ID.fullmatch(path) and _REVISION.fullmatch(revision):
+            typed.revisions[name] = (path, revision)
     return name
 
 

@@ -12,7 +12,8 @@ from typing import Any
 from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import UserError
 
-GROUPS = ("model", "judge", "engine", "benchmark", "cluster", "report", "experiment")
+GROUPS = ("model", "judge", "engine", "benchmark", "cluster", "report", "tracker",
+          "experiment")  # fmt: skip
 _ALL_SETTINGS = "`python -m mtbench_ray run --cfg job` prints all settings"
 _LISTS = ("models", "judges", "engines", "experiments")
 _TAKES = {

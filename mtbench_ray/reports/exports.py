@@ -4,6 +4,7 @@
 - ``models``: a JSON file for each model with mean, std and rank of each of its evaluations.
 - ``dataset``: folders ``scores`` and ``items`` that ``datasets.load_from_disk`` reads.
 - ``lm-eval``: the results files of EleutherAI's lm-evaluation-harness.
+- ``model-card``: the evaluation block of each model's card on the Hugging Face hub.
 - ``every-eval-ever``: the files of the EvalEval coalition's Every Eval Ever, schema 0.3.0.
 """
 
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mtbench_ray import __version__
+from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import Item
 from mtbench_ray.planning.evaluations import DEFAULTS, answer_settings
 from mtbench_ray.reports.formats import to_csv
@@ -214,6 +216,75 @@ def _deployment(one: Judged) -> dict[str, str]:
     }
 
 
+def model_card(results: Results, rows: Sequence[Evaluation], folder: Path) -> list[Path]:
+    """A card for each model: its ``model-index`` metadata, and the same as a table.
+
+    ``huggingface_hub.ModelCard.load`` reads it, and ``metadata_update`` puts it into a model's own
+    card. Nothing is uploaded here.
+
+    Raises:
+        UserError: The only judge is the demo model.
+    """
+    import yaml
+
+    rows = [row for row in rows if not row.demo]
+    if not any(row.judge for row in rows):
+        raise UserError("scores of the demo judge are not for a model card", "judge=gpt-4o")
+    models: dict[str, list[Judged]] = {}
+    for one in judged(results, rows):
+        if any(item.value is not None for item in one.items):
+            models.setdefault(one.model, []).append(one)
+    names = safe_names(models)
+    paths = []
+    for model, mine in models.items():
+        found = [_card_result(one, results) for one in mine]
+        index = [{"name": model, "results": found}]
+        head = yaml.safe_dump({"model-index": index}, sort_keys=False, allow_unicode=True)
+        lines = ["| benchmark | score | 95% interval | scored |", "|---|---|---|---|"]
+        for result in found:
+            first = result["metrics"][0]
+            args = first["args"]
+            ends = [args.get("ci_low"), args.get("ci_high")]
+            interval = "n/a" if None in ends else f"{ends[0]:.2f} to {ends[1]:.2f}"
+            lines.append(
+                f"| {first['name']} | {first['value']:.2f} | {interval}"
+                f" | {args['scored']}/{args['planned']} |"
+            )
+        text = f"---\n{head}---\n\n## Evaluation\n\n" + "\n".join(lines) + "\n"
+        paths.append(_text(folder / f"{names[model]}.md", text))
+    return paths
+
+
+def _card_result(one: Judged, results: Results) -> dict[str, Any]:
+    """One result of a ``model-index``: the score over all first, then those of each part."""
+    metrics = []
+    for name, items in _all_parts(one):
+        figures = _figures(items, results)
+        if figures["mean"] is None:
+            continue
+        args = {
+            key: figures[key] for key in ("ci_low", "ci_high", "ci_method", "planned", "scored")
+        }
+        args = {key: value for key, value in args.items() if value not in (None, "")}
+        metrics.append(
+            {
+                "type": one.grader.headline.metric,
+                "name": f"{one.benchmark} {name}".strip() + f" ({one.mode}, {one.judge})",
+                "value": float(figures["mean"]),
+                "args": {"judge": one.judge, "mode": one.mode, **args},
+            }
+        )
+    return {
+        "task": {"type": "text-generation"},
+        "dataset": {
+            "type": one.benchmark,
+            "name": one.benchmark,
+            "config": f"{one.mode}, {one.judge}",
+        },
+        "metrics": metrics,
+    }
+
+
 def _evaluation(one: Judged, name: str, items: Sequence[Item], results: Results) -> dict[str, Any]:
     figures = _figures(items, results)
     low, high = one.scale
@@ -300,5 +371,6 @@ KINDS: dict[str, Callable[[Results, Sequence[Evaluation], Path], list[Path]]] = 
     "models": models,
     "dataset": dataset,
     "lm-eval": lm_eval,
+    "model-card": model_card,
     "every-eval-ever": every_eval_ever,
 }

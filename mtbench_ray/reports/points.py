@@ -18,7 +18,7 @@ from mtbench_ray.reports.tables import common_folder, label, part_header
 from mtbench_ray.schema import Evaluation
 from mtbench_ray.workspace.workspace import Workspace
 
-_SAME_LINE = frozenset(
+SAME_LINE = frozenset(
     {"model.path", "model.name", "model.revision", "model.adapter", "fingerprint", "questions",
      "sampling.samples", "judge.samples", "judgments", "import"}
 )  # fmt: skip
@@ -114,7 +114,7 @@ def collect(
         settings = distinguishing_settings(
             rows,
             lambda row: (naming.run(row.model), row.judge, row.benchmark, row.mode),
-            ignore=_SAME_LINE,
+            ignore=SAME_LINE,
         )
         for row in rows:
             said = settings[row.evaluation_id]

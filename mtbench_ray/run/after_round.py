@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mtbench_ray.config import RunConfig
+from mtbench_ray.models.naming import Naming
 from mtbench_ray.reports.results import Results
 from mtbench_ray.run.alerts import alert
 from mtbench_ray.run.pictures_beside import PicturesBeside
 from mtbench_ray.schema import Evaluation
+from mtbench_ray.trackers import send as trackers
 from mtbench_ray.workspace.run_record import RunRecord
 
 _pictures: dict[str, PicturesBeside] = {}
@@ -42,8 +44,9 @@ def after_round(
             root, report = results.workspace.root.resolve(), config.report
             words = [f"parity={config.parity}", f"resamples={report.resamples}",
                      f"seed={report.seed}"]  # fmt: skip
-            _pictures[config.workspace] = PicturesBeside(root, words, _naming(config), tell)
+            _pictures[config.workspace] = PicturesBeside(root, words, _pattern(config), tell)
         _pictures[config.workspace].update()
+    trackers.send(results, rows, config, record, naming_of(config), tell)
 
 
 def between_rounds(config: RunConfig) -> None:
@@ -59,7 +62,12 @@ def after_run(config: RunConfig, tell: Callable[[str], None], interrupted: bool 
         pictures.end(at_once=interrupted)
 
 
-def _naming(config: RunConfig) -> str:
+def naming_of(config: RunConfig) -> Naming:
+    """How the names of a run's models hold training run and step."""
+    return Naming(_pattern(config))
+
+
+def _pattern(config: RunConfig) -> str:
     """How names hold run and step, for curves, where ``model.pattern`` says it."""
     pattern = config.model.pattern
     if not pattern:

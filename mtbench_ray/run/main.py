@@ -7,21 +7,23 @@ import operator
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from mtbench_ray.config import RunConfig
+from mtbench_ray.config import RunConfig, TrackerConfig
 from mtbench_ray.errors import EXIT_OK, UserError
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.stage import check_budget
 from mtbench_ray.planning.jobs import prepare
 from mtbench_ray.planning.run_evaluations import evaluations
 from mtbench_ray.planning.settings_diff import describe_changes
-from mtbench_ray.run.after_round import after_run
+from mtbench_ray.run.after_round import after_run, naming_of
 from mtbench_ray.run.progress import report_while_long
 from mtbench_ray.run.racing import races
 from mtbench_ray.run.round import run_round, tell
 from mtbench_ray.run.signals import Interrupts
 from mtbench_ray.run.watch import watch
 from mtbench_ray.system.redact import secrets_in
+from mtbench_ray.trackers.settings import Checking
 from mtbench_ray.validate import validate
 from mtbench_ray.workspace.batch_ledger import open_batches
 from mtbench_ray.workspace.workspace import Workspace
@@ -77,10 +79,15 @@ def _run_jobs(
                 keys.append(resolve_key(config.engine))
     secrets = [key for key in keys if key]
     secrets += [text for config in configs for text in secrets_in(dataclasses.asdict(config))]
-    with Workspace.open(first.workspace, write=not plan_only, secrets=secrets) as workspace:
+    folder = Path(first.workspace).expanduser()
+    with (
+        Checking(TrackerConfig() if plan_only else first.tracker, folder) as tracker,
+        Workspace.open(first.workspace, write=not plan_only, secrets=secrets) as workspace,
+    ):
         if first.fresh:
             workspace.start_over(command)
         if first.watch.enabled and not plan_only:
+            tracker.wait((), naming_of(first), tell)
             code = watch(configs, workspace, command, interrupts)
             return RunResult(code, [None for _ in configs])
         with report_while_long("checking settings and models", quiet=first.quiet):
@@ -94,6 +101,7 @@ def _run_jobs(
         if plan_only:
             print_plan(jobs, rows, workspace, show=first.show)
             return RunResult(EXIT_OK, [None for _ in configs])
+        tracker.wait((job.answers.model for job in jobs), naming_of(first), tell)
         try:
             code = run_round(jobs, wanted, first, workspace, command, interrupts, changes=changes)
         finally:
@@ -125,7 +133,7 @@ _SHARED = (
 def check_shared(configs: Sequence[RunConfig]) -> None:
     """Raises UserError where a setting of the whole run differs between its jobs."""
     names = [*_SHARED]
-    for group in ("report", "cluster", "watch"):
+    for group in ("report", "cluster", "watch", "tracker"):
         kind = getattr(configs[0], group)
         names += [f"{group}.{item.name}" for item in dataclasses.fields(kind)]
     for name in names:

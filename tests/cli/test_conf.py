@@ -14,12 +14,9 @@ from mtbench_ray.cli.help import HELP, USAGE
 from mtbench_ray.cli.hydra_app import conf_dir, presets
 from mtbench_ray.cli.main import main
 from mtbench_ray.cli.overrides import read
+from mtbench_ray.cli.suggestions import GROUPS
 
-CHOICES = [
-    (group, name)
-    for group in ("model", "judge", "engine", "benchmark", "cluster", "report", "experiment")
-    for name in presets()[group]
-]
+CHOICES = [(group, name) for group in GROUPS for name in presets()[group]]
 
 
 @pytest.mark.parametrize(("group", "name"), CHOICES, ids="=".join)

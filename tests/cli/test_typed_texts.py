@@ -106,3 +106,30 @@ def test_a_workspace_is_found_under_the_name_that_was_typed(
     capsys.readouterr()
     assert main(["report", "workspace=2026_11_28", "format=json"]) == 0
     assert json.loads(capsys.readouterr().out)["results"][0]["model"] == "3.10"
+
+
+def test_a_hub_id_may_have_its_revision_behind_it():
+    settings = composing.compose(
+        ["-m", "model=org/a@main,org/a@step-100,org/b@refs/pr/3,org/c", "judge=none"]
+    )
+    found = [(one.model.path, one.model.revision, one.model.label) for one in settings]
+    assert found == [
+        ("org/a", "main", "org/a@main"),
+        ("org/a", "step-100", "org/a@step-100"),
+        ("org/b", "refs/pr/3", "org/b@refs/pr/3"),
+        ("org/c", None, "org/c"),
+    ]
+
+
+def test_a_folder_or_a_services_model_may_have_an_at_in_its_name(monkeypatch, tmp_path):
+    (tmp_path / "run" / "a@b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for model, more in (("run/a@b", []), ("/ckpts/a@b", []), ("./x/a@b", []),
+                        ("org/a@v1", ["engine=openai", "engine.base_url=http://h"])):  # fmt: skip
+        (one,) = composing.compose([f"model={model}", "judge=none", *more])
+        assert (one.model.path, one.model.revision, one.model.label) == (model, None, model)
+
+
+def test_two_revisions_for_one_model_are_an_error(capsys):
+    assert main(["plan", "model=org/a@main", "model.revision=v2", "judge=none"]) == 2
+    assert "model=org/a@main has its revision, and model.revision=v2" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """``export``: files that other programs read, with the numbers of the tables."""
 
 import csv
+import dataclasses
 import json
 import statistics
 import time
@@ -10,6 +11,11 @@ import pytest
 from stub_server import StubServer
 
 from mtbench_ray.cli.main import main
+from mtbench_ray.errors import UserError
+from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.reports import exports
+from mtbench_ray.reports.results import Results, current
+from mtbench_ray.workspace.workspace import Workspace
 
 pytestmark = pytest.mark.runs
 duckdb = pytest.importorskip("duckdb")
@@ -145,3 +151,38 @@ def test_every_eval_ever_gets_what_its_schema_requires(export, made):
 def test_an_unknown_kind_is_answered_with_the_nearest(made, tmp_path, capsys):
     assert main(["export", "score", str(tmp_path), f"workspace={made}"]) == 2
     assert "did you mean scores?" in capsys.readouterr().err
+
+
+def test_a_model_card_is_what_the_hubs_own_classes_read(export, made):
+    hub = pytest.importorskip("huggingface_hub")
+    _, paths = export("model-card")
+    assert len(paths) == 2
+    (path,) = [path for path in paths if Path(path).name.startswith("org_a")]
+    card = hub.ModelCard.load(path)
+    assert card.data.model_name == "org/a"
+    found = card.data.eval_results
+    whole, *parts = found
+    assert whole.metric_value == pytest.approx(statistics.fmean(values(made, "org/a")))
+    assert (whole.dataset_type, whole.task_type) == ("mt_bench", "text-generation")
+    assert whole.metric_name == "mt_bench (single, stub)"
+    assert whole.metric_args["judge"] == "stub"
+    assert (whole.metric_args["scored"], whole.metric_args["planned"]) == (12, 12)
+    assert whole.metric_args["ci_low"] < whole.metric_value < whole.metric_args["ci_high"]
+    assert {part.metric_name.split(" (")[0] for part in parts} == {
+        "mt_bench turn 1", "mt_bench turn 2", "mt_bench category math",
+        "mt_bench category writing",
+    }  # fmt: skip
+    assert f"| {whole.metric_value:.2f} |" in card.text
+    assert "| 12/12 |" in card.text
+    mine = hub.ModelCard("---\nlicense: mit\n---\nMine.")
+    mine.data.model_name, mine.data.eval_results = "org/a", found
+    again = hub.ModelCard(str(mine))
+    assert again.data.eval_results == found, "it goes into another card as it is"
+
+
+def test_scores_of_the_demo_judge_are_not_for_a_model_card(tmp_path, made):
+    with Workspace.open(made, write=False) as workspace:
+        rows = [dataclasses.replace(row, demo=True) for row in current(workspace)]
+        with pytest.raises(UserError, match="scores of the demo judge are not for a model card"):
+            exports.model_card(Results(workspace, ScoreOptions()), rows, tmp_path)
+    assert not list(tmp_path.iterdir())
