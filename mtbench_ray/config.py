@@ -489,7 +489,8 @@ class RunConfig:
     categories: list[str] = field(default_factory=list)
     """Only these categories."""
     limit: int | None = None
-    """Only so many questions."""
+    """Only so many questions; of a dialogue whose turns are questions of their own: so many
+    dialogues."""
     limit_by: str = "order"
     """``order``: the first ones; ``category``: evenly over the categories."""
     select: str | None = None

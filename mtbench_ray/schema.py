@@ -353,7 +353,7 @@ class Slot:
         answer_ids: Answers it needs, ``model``'s first; turns 1 to ``turn`` of each.
         order: As in :class:`Request`.
         criterion: As in :class:`Request`.
-        weight: Of this verdict among those of its answer.
+        weight: Of this verdict among those of its answer; negative where it speaks against it.
     """
 
     model: str

@@ -21,27 +21,61 @@ def judge_label(outcomes: Sequence[Outcome], options: ScoreOptions) -> str:
     return options.judge or next((one.judgment.judge for one in outcomes if one.judgment), "")
 
 
-def weighted_items(outcomes: Sequence[Outcome]) -> list[Item]:
-    """One item for each turn of an answer: the mean over its verdicts by their weights.
+def joined_items(
+    outcomes: Sequence[Outcome],
+    unit: Callable[[Slot], Hashable],
+    join: Callable[[Sequence[tuple[float, float]]], float | None],
+) -> list[Item]:
+    """One item for the verdicts of each unit, which has a value only where all of them have one.
 
-    An item is scored only where all its verdicts are: a mean over some of them would be another
-    figure.
+    What some of them come to would be another figure: a mean over other criteria, a minimum that is
+    too high. The reason of such an item is that of the first verdict that is not there.
+
+    Args:
+        unit: Equal for the verdicts that belong together, of one model.
+        join: The item's value from its values with their weights; None where the unit has no item.
     """
     groups: dict[Hashable, list[Outcome]] = {}
     for one in outcomes:
-        slot = one.slot
-        key = (slot.model, slot.answer_ids, slot.question_id, slot.turn, slot.order,
-               slot.judge_sample)  # fmt: skip
-        groups.setdefault(key, []).append(one)
+        groups.setdefault((one.slot.model, unit(one.slot)), []).append(one)
     items = []
     for group in groups.values():
         slot = replace(group[0].slot, criterion="", weight=1.0)
-        values = [(value_of(one), one.slot.weight) for one in group]
-        total = math.fsum(weight for _, weight in values)
+        pairs = [(value_of(one), one.slot.weight) for one in group]
         reason = next((one.reason or "unparsed" for one in group if value_of(one) is None), "")
-        mean = None if reason else math.fsum((v or 0.0) * w for v, w in values) / total
-        items.append(Item(slot, mean, reason))
+        value = join([(0.0 if value is None else value, weight) for value, weight in pairs])
+        if value is not None:
+            items.append(Item(slot, None if reason else value, reason))
     return items
+
+
+def of_answer(slot: Slot) -> Hashable:
+    """Equal for the verdicts on one turn of an answer, or of a match."""
+    return slot.answer_ids, slot.question_id, slot.turn, slot.order, slot.judge_sample
+
+
+def of_group(slot: Slot) -> Hashable:
+    """Equal for the verdicts on one sample of a group of questions, such as a dialogue's."""
+    return slot.group, slot.sample, slot.judge_sample
+
+
+def weighted(values: Sequence[tuple[float, float]]) -> float | None:
+    """The sum by weights over what can be had at most: the sum of the positive weights.
+
+    With weights that are all positive that is the mean. None where none is.
+    """
+    total = math.fsum(weight for _, weight in values if weight > 0)
+    return math.fsum(value * weight for value, weight in values) / total if total else None
+
+
+def least(values: Sequence[tuple[float, float]]) -> float:
+    """The smallest."""
+    return min(value for value, _ in values)
+
+
+def weighted_items(outcomes: Sequence[Outcome]) -> list[Item]:
+    """One item for each turn of an answer: the mean over its verdicts by their weights."""
+    return joined_items(outcomes, of_answer, weighted)
 
 
 def mean_scores(

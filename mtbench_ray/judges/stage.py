@@ -7,6 +7,7 @@ they are judged, the key never leaves the driver, and one limiter is exact.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 import time
@@ -24,6 +25,7 @@ from mtbench_ray.endpoint.shared_limit import shared_limiter
 from mtbench_ray.errors import EndpointStopped
 from mtbench_ray.judges.budget import Budget, check_budget
 from mtbench_ray.judges.judge_call import Asker, BudgetSpent, Read, Shorten, is_ok
+from mtbench_ray.judges.shared_prefixes import SharedPrefixes
 from mtbench_ray.schema import Judgment, Request
 from mtbench_ray.workspace.batch_ledger import BatchLedger
 
@@ -90,7 +92,12 @@ class JudgeStage:
         self._batches = batches if judge.batch and judge.kind == "openai" else None
         self._transport: BatchTransport | None = None
         self._loop = background_loop()
-        self._queue: asyncio.Queue[Request] = asyncio.Queue()
+        # In order of coming, but those first that find their prompt's beginning cached now.
+        self._queue: asyncio.PriorityQueue[tuple[bool, int, Request]] = asyncio.PriorityQueue()
+        self._numbers = itertools.count()
+        # A batch goes as a whole. A local server needs no such order: it shares what runs, too.
+        alone = judge.kind == "openai" and self._batches is None
+        self._prefixes = SharedPrefixes() if alone else None
         self._client: EndpointClient | None = None
         self._workers: list[asyncio.Task[None]] = []
         self._ending: asyncio.Task[None] | None = None
@@ -127,7 +134,7 @@ class JudgeStage:
             if request.judgment_id in self._pending:
                 return False
             self._pending.add(request.judgment_id)
-        self._loop.call_soon_threadsafe(self._queue.put_nowait, request)
+        self._loop.call_soon_threadsafe(self._admit, request)
         return True
 
     @property
@@ -201,6 +208,10 @@ class JudgeStage:
 
     # On the loop --------------------------------------------------------------------------
 
+    def _admit(self, request: Request) -> None:
+        if self._prefixes is None or self._prefixes.admit(request):
+            self._queue.put_nowait((True, next(self._numbers), request))
+
     async def _begin(self) -> None:
         if self._workers or self._halted:
             return
@@ -254,7 +265,7 @@ class JudgeStage:
     async def _work_all(self, asker: Asker) -> None:
         """Ask all at once: each waits for the batch that it is in."""
         while True:
-            request = await self._queue.get()
+            _, _, request = await self._queue.get()
             if self._halted:
                 return
             self._active += 1
@@ -262,7 +273,7 @@ class JudgeStage:
 
     async def _work(self, asker: Asker) -> None:
         while True:
-            request = await self._queue.get()
+            _, _, request = await self._queue.get()
             if self._halted:
                 return
             self._active += 1
@@ -279,6 +290,8 @@ class JudgeStage:
             self._halt()
         finally:
             self._active -= 1
+            for freed in self._prefixes.ended(request) if self._prefixes else ():
+                self._queue.put_nowait((False, next(self._numbers), freed))
             with self._changed:
                 self._changed.notify_all()
 

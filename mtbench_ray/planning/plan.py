@@ -228,7 +228,7 @@ class Board:
         self.named: dict[str, WantedVerdict] = {}
         self._waiting: dict[str, list[WantedVerdict]] = {}
         for one in (one for wanted in self.verdicts for one in wanted):
-            assert one.slot.weight > 0, "a verdict without weight is none"
+            assert one.slot.weight, "a verdict without weight is none"
             for answer in dict.fromkeys(one.slot.answer_ids):
                 self._waiting.setdefault(answer, []).append(one)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -148,6 +149,8 @@ def _is_path(prompts: str) -> bool:
 def choose(config: RunConfig, questions: Sequence[Question]) -> tuple[Question, ...]:
     """The questions of a run: by category, then the first ``limit``.
 
+    Questions of one group (the turns of a dialogue, say) count as one, and none is left out alone.
+
     Raises:
         UserError: A category that no question has.
     """
@@ -161,20 +164,25 @@ def choose(config: RunConfig, questions: Sequence[Question]) -> tuple[Question, 
                 f"did you mean {near[0]}?" if near else f"known: {', '.join(known.values())}",
             )
     chosen = [q for q in questions if not wanted or q.category.casefold() in wanted]
-    if config.limit is None or config.limit >= len(chosen):
-        return tuple(chosen)
-    if config.limit_by == "order":
-        return tuple(chosen[: config.limit])
-    # Round by round over the categories, kept in file order.
-    seen: dict[str, int] = {}
-    rank: dict[QuestionId, tuple[int, int]] = {}
+    groups: dict[Hashable, str] = {}
     for question in chosen:
-        rank[question.question_id] = (seen.get(question.category, 0), len(rank))
-        seen[question.category] = seen.get(question.category, 0) + 1
-    picked = {
-        q.question_id for q in sorted(chosen, key=lambda q: rank[q.question_id])[: config.limit]
-    }
-    return tuple(q for q in chosen if q.question_id in picked)
+        groups.setdefault(_group(question), question.category)
+    if config.limit is None or config.limit >= len(groups):
+        return tuple(chosen)
+    order = list(groups)
+    if config.limit_by == "category":  # round by round over the categories
+        seen: Counter[str] = Counter()
+        rounds: dict[Hashable, int] = {}
+        for group, category in groups.items():
+            rounds[group] = seen[category]
+            seen[category] += 1
+        order.sort(key=lambda group: rounds[group])
+    picked = set(order[: config.limit])
+    return tuple(q for q in chosen if _group(q) in picked)
+
+
+def _group(question: Question) -> Hashable:
+    return question.group or question.question_id
 
 
 def remarks_on(questions: Sequence[Question], remarks: Mapping[QuestionId, str]) -> list[str]:
