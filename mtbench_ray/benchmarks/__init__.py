@@ -17,14 +17,27 @@ from importlib.metadata import entry_points
 from mtbench_ray.benchmarks.alpaca_eval import AlpacaEval
 from mtbench_ray.benchmarks.arena_hard import ArenaHard
 from mtbench_ray.benchmarks.base import Benchmark
+from mtbench_ray.benchmarks.healthbench import HealthBench
 from mtbench_ray.benchmarks.ifbench import IFBench
 from mtbench_ray.benchmarks.ifeval import IFEval
 from mtbench_ray.benchmarks.mtbench import MTBench
+from mtbench_ray.benchmarks.mtbench101 import MTBench101
 from mtbench_ray.benchmarks.vicuna import Vicuna
+from mtbench_ray.benchmarks.writingbench import WritingBench
 from mtbench_ray.errors import UserError, unknown_name
 from mtbench_ray.judges.base import Grader
 
-_OURS: tuple[Benchmark, ...] = (MTBench(), IFEval(), IFBench(), Vicuna(), AlpacaEval(), ArenaHard())
+_OURS: tuple[Benchmark, ...] = (
+    MTBench(),
+    IFEval(),
+    IFBench(),
+    Vicuna(),
+    AlpacaEval(),
+    ArenaHard(),
+    MTBench101(),
+    HealthBench(),
+    WritingBench(),
+)
 ENTRY_POINTS = "mtbench_ray.benchmarks"
 """Group of the entry points of other packages, each the name of a Benchmark."""
 

@@ -134,6 +134,10 @@ class Benchmark(ABC):
         """
         return found
 
+    def officially(self, found: QuestionSet) -> QuestionSet:
+        """The questions as ``protocol=official`` asks them, where it does so in another way."""
+        return found
+
     def temperature(self, question: Question) -> float:
         """Sampling temperature of a question's answers, where the run has none of its own."""
         return OTHER_TEMPERATURE if question.temperature is None else question.temperature

@@ -145,7 +145,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """The smallest thing with a score of its own: the headline is the mean over items.
+    """The smallest thing with a score of its own, see :attr:`Grader.item_column`.
 
     Attributes:
         slot: One of its wanted verdicts, which says whose it is and where it belongs.
@@ -213,8 +213,16 @@ class Grader(ABC):
         return next(column for column in self.columns if column.headline)
 
     @property
+    def item_column(self) -> Column:
+        """The column whose figure is the mean over items: what comparisons and curves are of.
+
+        It is the headline, unless that is another figure of the same items.
+        """
+        return next(iter(self.measures.values()))
+
+    @property
     def item_metrics(self) -> Sequence[str]:
-        """The metrics that :meth:`items` knows, the headline's first."""
+        """The metrics that :meth:`items` knows, that of :attr:`item_column` first."""
         return (self.headline.metric,)
 
     def dimensions_of(self, metric: str) -> Mapping[str, Callable[[Slot], str]]:
@@ -307,7 +315,7 @@ class Grader(ABC):
         """What a metric is the mean of; the units of comparisons, curves and spreads.
 
         Args:
-            metric: One of :attr:`item_metrics`; empty for the headline's.
+            metric: One of :attr:`item_metrics`; empty for the first of them.
             parity: As of :class:`ScoreOptions`.
         """
         return [Item(one.slot, value_of(one), one.reason) for one in outcomes]
@@ -327,6 +335,14 @@ class Grader(ABC):
     def scale(self, view: EvaluationView) -> tuple[float, float]:
         """The lowest and the highest value that the headline may have."""
         return 0.0, 1.0
+
+    def item_scale(self, view: EvaluationView) -> tuple[float, float]:
+        """The same of a single item, where it may lie further out."""
+        return self.scale(view)
+
+    def criterion_text(self, criterion: str, question: Question) -> str:
+        """What a page shows for :attr:`Slot.criterion`."""
+        return criterion
 
 
 def value_of(outcome: Outcome) -> float | None:

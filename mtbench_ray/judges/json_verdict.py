@@ -23,9 +23,13 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from mtbench_ray.judges.judge_prompt import EXPLANATION_CHARS
 from mtbench_ray.judges.parse import Verdict, outside_thinking
 from mtbench_ray.models.thinking import THINKING
 
+JSON_TEXT = rf"[ !#-\[\]-~]{{1,{EXPLANATION_CHARS}}}"
+"""Regular expression of a short text within a JSON object, for replies that are forced into one:
+printable ASCII without what would have to be escaped."""
 _LONGEST = 200_000
 """Characters from the end of a reply that are looked at."""
 _MOST_BROKEN = 1000

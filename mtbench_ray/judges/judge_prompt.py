@@ -28,14 +28,8 @@ EXPLANATION_CHARS = 300
 # Printable ASCII without brackets, and without what may begin code or a comment: the rating would
 # stand inside.
 _EXPLANATION = rf"[ -;=-Z^_a-}}]{{1,{EXPLANATION_CHARS}}}"
-_STATUS = {
-    "no_rating": "unparsed",
-    "no_winner": "unparsed",
-    "out_of_range": "unparsed",
-    "truncated": "truncated",
-    "refused": "refused",
-    "empty": "empty",
-}
+_STATUS = frozenset({"truncated", "refused", "empty"})
+"""Reasons that are a status; of all others the reply was not understood."""
 
 
 def short_reply(verdicts: str) -> str:
@@ -79,10 +73,13 @@ def render(
         values[f"question_{number}"] = text
     for number, text in enumerate(question.references, start=1):
         values[f"ref_answer_{number}"] = text
-    messages = [Message("user", _clean(fill(prompt.template, values)))]
-    if prompt.system:
-        messages.insert(0, Message("system", _clean(prompt.system)))
-    return tuple(messages)
+    return messages_of(prompt.system, fill(prompt.template, values))
+
+
+def messages_of(system: str, user: str) -> tuple[Message, ...]:
+    """The messages of a call, without an empty system message, as valid UTF-8."""
+    found = (Message("system", _clean(system)), Message("user", _clean(user)))
+    return found if system else found[1:]
 
 
 def judgment_id(
@@ -211,7 +208,8 @@ def reference_hash(question: Question, turn: int) -> str:
 def reading(verdict: Verdict, value: float | None) -> Reading:
     """A verdict as the part of a row that says what was read."""
     if value is None:
-        return Reading(None, None, _STATUS[verdict.reason], verdict.reason)
+        status = verdict.reason if verdict.reason in _STATUS else "unparsed"
+        return Reading(None, None, status, verdict.reason)
     return Reading(verdict.label, value, "ok")
 
 

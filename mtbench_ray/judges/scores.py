@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from mtbench_ray.judges.base import Item, ScoreOptions, value_of
 from mtbench_ray.schema import Outcome, Score, Slot
-from mtbench_ray.stats.means import clustered_mean
+from mtbench_ray.stats.means import Interval, clustered_mean, mean_of_means
 
 Part = Callable[[Slot], str]
 """The part of a dimension that an item belongs to."""
@@ -25,6 +25,7 @@ def joined_items(
     outcomes: Sequence[Outcome],
     unit: Callable[[Slot], Hashable],
     join: Callable[[Sequence[tuple[float, float]]], float | None],
+    part: str = "",
 ) -> list[Item]:
     """One item for the verdicts of each unit, which has a value only where all of them have one.
 
@@ -34,13 +35,14 @@ def joined_items(
     Args:
         unit: Equal for the verdicts that belong together, of one model.
         join: The item's value from its values with their weights; None where the unit has no item.
+        part: What of an answer the items are of: their criterion.
     """
     groups: dict[Hashable, list[Outcome]] = {}
     for one in outcomes:
         groups.setdefault((one.slot.model, unit(one.slot)), []).append(one)
     items = []
     for group in groups.values():
-        slot = replace(group[0].slot, criterion="", weight=1.0)
+        slot = replace(group[0].slot, criterion=part, weight=1.0)
         pairs = [(value_of(one), one.slot.weight) for one in group]
         reason = next((one.reason or "unparsed" for one in group if value_of(one) is None), "")
         value = join([(0.0 if value is None else value, weight) for value, weight in pairs])
@@ -122,14 +124,46 @@ def mean_score(
     options: ScoreOptions,
 ) -> Score:
     """The mean of some items."""
+    values, groups = _valid(items)
+    found = clustered_mean(values, groups, resamples=options.resamples, seed=options.seed)
+    return _score(model, judge, mode, metric, dimension, name, items, found)
+
+
+def mean_of_parts(
+    model: str,
+    judge: str,
+    mode: str,
+    metric: str,
+    items: Sequence[Item],
+    part: Part,
+    options: ScoreOptions,
+) -> Score:
+    """The plain mean of the means of the parts of some items."""
+    parts: dict[str, list[Item]] = {}
+    for item in items:
+        parts.setdefault(part(item.slot), []).append(item)
+    valid = {name: _valid(mine) for name, mine in parts.items()}
+    found = mean_of_means(valid, resamples=options.resamples, seed=options.seed)
+    return _score(model, judge, mode, metric, "all", "", items, found)
+
+
+def _valid(items: Sequence[Item]) -> tuple[list[float], list[str]]:
+    """The values that are there, and their groups."""
     valid = [(item.value, item.slot.group) for item in items if item.value is not None]
+    return [value for value, _ in valid], [group for _, group in valid]
+
+
+def _score(
+    model: str,
+    judge: str,
+    mode: str,
+    metric: str,
+    dimension: str,
+    name: str,
+    items: Sequence[Item],
+    found: Interval,
+) -> Score:
     failed = Counter(item.reason or "unparsed" for item in items if item.value is None)
-    interval = clustered_mean(
-        [value for value, _ in valid],
-        [group for _, group in valid],
-        resamples=options.resamples,
-        seed=options.seed,
-    )
     return Score(
         model=model,
         judge=judge,
@@ -138,10 +172,10 @@ def mean_score(
         dimension=dimension,
         name=name,
         planned=len(items),
-        scored=len(valid),
+        scored=len(items) - failed.total(),
         failed=json.dumps(dict(sorted(failed.items()))),
-        mean=interval.mean,
-        ci_low=interval.low,
-        ci_high=interval.high,
-        method=interval.method,
+        mean=found.mean,
+        ci_low=found.low,
+        ci_high=found.high,
+        method=found.method,
     )

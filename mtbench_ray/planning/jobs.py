@@ -146,7 +146,8 @@ def prepare(
     for place, config in zip(places, settled, strict=True):
         source = canonical(
             [config.benchmark.name, config.question_path, config.reference_path,
-             config.judge_prompt_path, config.judge.prompts, config.judge.kind, config.mode]
+             config.judge_prompt_path, config.judge.prompts, config.judge.kind, config.mode,
+             config.protocol]
         )  # fmt: skip
         if source not in data:
             loading = load_data(config)

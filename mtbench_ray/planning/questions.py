@@ -80,6 +80,8 @@ def load_data(config: RunConfig) -> Loaded:
     if further:
         found = benchmark.complete(found, {part: text.text for part, text in further.items()})
         files |= {part: text.label for part, text in further.items()}
+    if config.protocol == "official":
+        found = benchmark.officially(found)
     if found.from_official:
         read("references", None)
     elif not found.from_file:

@@ -355,7 +355,7 @@ def compare(
 
     Args:
         wanted: A difference that the user would like to detect.
-        column: What the items are of; None for the headline.
+        column: What the items are of; None for that of all comparisons.
 
     Returns:
         A JSON-able object but for ``flips`` (pairs) with ``all`` and ``categories`` (or the parts
@@ -368,7 +368,7 @@ def compare(
     mine, other = valued(items_a), valued(items_b)
     pairs = paired(mine, other)
     grader = grader_of(a.benchmark, a.mode)
-    column = column or grader.headline
+    column = column or grader.item_column
     dimensions = grader.dimensions_of(column.metric)
     by = "category" if "category" in dimensions else next(iter(dimensions), "")
     parts = {}

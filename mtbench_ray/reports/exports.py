@@ -56,7 +56,7 @@ def models(results: Results, rows: Sequence[Evaluation], folder: Path) -> list[P
                 "benchmark": one.benchmark,
                 "mode": one.mode,
                 "judge": one.judge,
-                "metric": one.grader.headline.metric,
+                "metric": one.grader.item_column.metric,
                 "rank": rank,
                 **_figures(one.items, results),
                 "parts": {
@@ -151,7 +151,7 @@ def lm_eval(results: Results, rows: Sequence[Evaluation], folder: Path) -> list[
 def _task(
     content: dict[str, Any], name: str, one: Judged, items: Sequence[Item], results: Results
 ) -> None:
-    figures, metric = _figures(items, results), one.grader.headline.metric
+    figures, metric = _figures(items, results), one.grader.item_column.metric
     line: dict[str, Any] = {"name": name, "alias": name, "sample_len": len(items)}
     if figures["mean"] is not None:
         line[f"{metric},none"] = figures["mean"]
@@ -305,7 +305,7 @@ def _evaluation(one: Judged, name: str, items: Sequence[Item], results: Results)
         "evaluation_name": f"{one.benchmark} {name}".strip(),
         "source_data": {"dataset_name": one.benchmark, "source_type": "other"},
         "metric_config": {
-            "evaluation_description": f"{one.grader.headline.metric}, {one.mode}",
+            "evaluation_description": f"{one.grader.item_column.metric}, {one.mode}",
             "lower_is_better": False,
             "score_type": "continuous",
             "min_score": low,

@@ -249,7 +249,7 @@ def _print_group(
     titled: bool,
 ) -> None:
     lines = crossed(group, names, options, key[0])
-    digits = group[0].grader.headline.digits
+    digits = group[0].grader.item_column.digits
     last = names[-1]
     folder = common_folder(one.model for one in group)
     columns = list(dict.fromkeys(line["parts"][last] for line in lines if line["parts"][last]))

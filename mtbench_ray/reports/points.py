@@ -160,7 +160,7 @@ def _points(
             step=step,
             category=category,
             scale=scale,
-            metric=f"{row.benchmark} {grader.headline.header}",
+            metric=f"{row.benchmark} {grader.item_column.header}",
             demo=row.demo,
             **{name: figures[name] for name in COLUMNS if name in figures},
         )

@@ -62,7 +62,7 @@ class Results:
         options: Parity and bootstrap.
         categories: Patterns, in lower case; verdicts of other categories do not count. None: all
             do.
-        metric: What :meth:`items` are of, the key of a column; empty for the headline.
+        metric: What :meth:`items` are of, the key of a column; empty for that of its grader.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Results:
     def column(self, row: Evaluation) -> Column:
         """What :meth:`items` are of."""
         grader = self.grader(row)
-        return grader.measures[self.metric] if self.metric else grader.headline
+        return grader.measures[self.metric] if self.metric else grader.item_column
 
     def items(self, row: Evaluation, outcomes: Sequence[Outcome] | None = None) -> list[Item]:
         """What the metric of an evaluation is the mean of.

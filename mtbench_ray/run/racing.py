@@ -177,7 +177,7 @@ class Races:
         race = Race(
             len(views),
             len(shared),
-            bound_of(view.grader.scale(view), sizes),
+            bound_of(view.grader.item_scale(view), sizes),
             self._config.select or "best",
             self._config.gate,
         )

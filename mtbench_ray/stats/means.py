@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,3 +89,49 @@ def clustered_mean(
         n,
         k,
     )
+
+
+def mean_of_means(
+    strata: Mapping[str, tuple[Sequence[float], Sequence[Hashable]]],
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """The plain mean of the means of some strata, such as a benchmark's tasks.
+
+    Its 95% interval is as that of :func:`clustered_mean`, from resampling the clusters of each
+    stratum by themselves; it is as wide as the stratum with fewest clusters asks for.
+
+    Args:
+        strata: By name the values of a stratum and the cluster of each.
+        resamples: Bootstrap resamples.
+        seed: Seed of the bootstrap.
+
+    Returns:
+        Without a mean where a stratum has no value: what is left would be another figure.
+    """
+    rows = sum(len(values) for values, _ in strata.values())
+    found = [by_cluster(*strata[name]) for name in sorted(strata)]
+    clusters = sum(len(sums) for sums, _ in found)
+    empty = [name for name in sorted(strata) if not strata[name][0]]
+    if not strata or empty:
+        why = f"none: nothing of {', '.join(empty)}" if rows else ""
+        return Interval(None, None, None, None, why, rows, clusters)
+    means = [float(sums.sum() / counts.sum()) for sums, counts in found]
+    mean = math.fsum(means) / len(means)
+    if not math.isfinite(mean):
+        return Interval(None, None, None, None, "", rows, clusters)
+    fewest = min(len(sums) for sums, _ in found)
+    if fewest < LEAST_CLUSTERS:
+        why = f"none: a part has {fewest} question{'' if fewest == 1 else 's'}, "
+        return Interval(mean, None, None, None, f"{why}{LEAST_CLUSTERS} are needed", rows, clusters)
+    errors = [standard_error(sums, counts) or 0.0 for sums, counts in found]
+    se = math.sqrt(math.fsum(one**2 for one in errors)) / len(errors)
+    if resamples < 1:
+        return Interval(mean, None, None, se, "none: resamples=0", rows, clusters)
+    drawn = np.zeros(resamples)
+    for place, (sums, counts) in enumerate(found):
+        weights = cluster_weights(len(sums), resamples, seed + place)
+        drawn += (weights @ sums) / (weights @ counts) / len(found)
+    tail = expanded_tail(fewest)
+    low, high = np.quantile(drawn, [tail, 1 - tail])
+    return Interval(mean, min(float(low), mean), max(float(high), mean), se, METHOD, rows, clusters)

@@ -13,8 +13,10 @@ def constant(source: bytes, path: str) -> str:
 
     Args:
         source: Of the file.
-        path: Names and keys from the top, with dots: ``PROMPT``, ``Task.PROMPT`` of a class, or
-            ``SETTINGS.coding.prompt`` of a dictionary that is written out.
+        path: Names and keys from the top, with dots: ``PROMPT``, ``Task.PROMPT`` of a class,
+            ``SETTINGS.coding.prompt`` of a dictionary that is written out, or ``build.0``, the
+            first text in the body of a function. A text that the file strips where it defines it
+            is stripped.
 
     Raises:
         UserError: The file cannot be read, or there is no text.
@@ -23,7 +25,7 @@ def constant(source: bytes, path: str) -> str:
         place: ast.AST = ast.parse(source)
         for name in path.split("."):
             place = _inside(place, name)
-        value = ast.literal_eval(place)
+        value = _stripped(place)
     except (SyntaxError, ValueError, LookupError):
         value = None
     if not isinstance(value, str):
@@ -43,7 +45,7 @@ def _inside(place: ast.AST, name: str) -> ast.AST:
                 return value
     elif isinstance(place, ast.Module | ast.ClassDef):
         for statement in place.body:
-            if isinstance(statement, ast.ClassDef) and statement.name == name:
+            if isinstance(statement, ast.ClassDef | ast.FunctionDef) and statement.name == name:
                 return statement
             targets: list[ast.expr] = []
             if isinstance(statement, ast.Assign):
@@ -53,7 +55,30 @@ def _inside(place: ast.AST, name: str) -> ast.AST:
             if any(isinstance(one, ast.Name) and one.id == name for one in targets):
                 assert isinstance(statement, ast.Assign | ast.AnnAssign)
                 return statement.value or statement
+    elif isinstance(place, ast.FunctionDef):
+        texts = [
+            one
+            for statement in place.body
+            for one in ast.walk(statement)
+            if isinstance(one, ast.Constant) and isinstance(one.value, str)
+        ]
+        texts.sort(key=lambda one: (one.lineno, one.col_offset))
+        if name.isdecimal():
+            return texts[int(name)]
     raise LookupError(name)
+
+
+def _stripped(place: ast.AST) -> object:
+    """The value of a constant, or of one with ``.strip()`` behind it."""
+    if (
+        isinstance(place, ast.Call)
+        and isinstance(place.func, ast.Attribute)
+        and place.func.attr == "strip"
+        and not place.args
+        and isinstance(text := ast.literal_eval(place.func.value), str)
+    ):
+        return text.strip()
+    return ast.literal_eval(place)
 
 
 def text_of(path: str) -> Callable[[bytes], bytes]:

@@ -19,6 +19,16 @@ class Task:
     PROMPT = "of the task"
 
 
+def build(text):
+    if text:
+        return "first {}".format(text, "second")
+    return "third"
+
+
+CLEAN = """
+text
+""".strip()
+ODD = " x ".strip("x")
 SETTINGS = {"hard": {"prompt": PROMPT}, "soft.x": 1, "soft": {"prompt": "be " "kind"}}
 '''
 
@@ -28,10 +38,13 @@ def test_texts_are_read_and_nothing_is_run():
     assert constant(SOURCE, "TYPED") == "two\nlines"
     assert text_of("Task.PROMPT")(SOURCE) == b"of the task"
     assert constant(SOURCE, "SETTINGS.soft.prompt") == "be kind"
+    assert constant(SOURCE, "CLEAN") == "text"
+    assert [constant(SOURCE, f"build.{n}") for n in range(3)] == ["first {}", "second", "third"]
 
 
 NO_TEXTS = (
     "NUMBER MADE ABSENT Other.PROMPT PROMPT.X SETTINGS SETTINGS.hard.prompt SETTINGS.none Task"
+    " build build.3 build.x ODD"
 )
 
 

@@ -61,7 +61,9 @@ def collect(
             items.take_answers(row, answers, questions)
         for outcome in results.outcomes(row) if row.judge else ():
             value = _value(results, row, outcome)
-            items.take_outcome(row, outcome, value, places[row.evaluation_id], questions, scale)
+            criterion = _criterion(results, row, outcome, questions)
+            place = places[row.evaluation_id]
+            items.take_outcome(row, outcome, value, criterion, place, questions, scale)
     graders, tables = scores_of(rows, results)
     return Contents(
         title=workspace.root.resolve().name,
@@ -78,6 +80,18 @@ def _value(results: Results, row: Evaluation, outcome: Outcome) -> float | None:
     if outcome.judgment is None or outcome.reason:
         return None
     return results.grader(row).value_for(outcome.slot, outcome.judgment)
+
+
+def _criterion(
+    results: Results,
+    row: Evaluation,
+    outcome: Outcome,
+    questions: Mapping[QuestionId, Question],
+) -> str:
+    slot = outcome.slot
+    if not slot.criterion or slot.question_id not in questions:
+        return slot.criterion
+    return results.grader(row).criterion_text(slot.criterion, questions[slot.question_id])
 
 
 def _rows(workspace: Workspace) -> list[Evaluation]:
@@ -153,6 +167,7 @@ class _Items:
         row: Evaluation,
         outcome: Outcome,
         value: float | None,
+        criterion: str,
         grader: int,
         questions: Mapping[QuestionId, Question],
         scale: tuple[float, float],
@@ -170,7 +185,7 @@ class _Items:
             turn=slot.turn,
             sample=slot.sample,
             judge_sample=slot.judge_sample,
-            criterion=slot.criterion,
+            criterion=criterion,
             label=(judgment.label if judgment is not None else None) or "",
             value=value,
             reason=outcome.reason,
