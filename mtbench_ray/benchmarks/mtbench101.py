@@ -99,13 +99,13 @@ class DialogueRating(Grader):
 
     name = "single"
     note = (
-        "average: mean of the tasks' means, as published; dialogues: mean over all dialogues, what"
-        " comparisons and curves are of; a dialogue has the rating of its worst turn"
+        "average: mean of the tasks' means, as published; by dialogue: mean over all dialogues, as"
+        " in comparisons and curves; a dialogue has the rating of its worst turn"
     )
     scored = "dialogues"
     columns = (
         Column("average", "average", AVERAGE, headline=True),
-        Column("dialogues", "dialogues", DIALOGUE),
+        Column("dialogues", "by dialogue", DIALOGUE),
         Column("tasks", "", DIALOGUE, "category"),
     )
     dimensions = _BY_TASK

@@ -95,7 +95,9 @@ def import_answers(
     data = load_data(validate(config)).data
     found: dict[QuestionId, list[tuple[str, ...]]] = {}
     by_id = {str(question.question_id): question for question in data.questions}
-    by_prompt = {question.turns[0].strip(): question for question in data.questions}
+    by_prompt: dict[str, list[Question]] = {}
+    for question in data.questions:
+        by_prompt.setdefault(question.turns[0].strip(), []).append(question)
     for where, row in _rows(path) if rows is None else rows:
         question = _question(row, where, by_id, by_prompt)
         found.setdefault(question.question_id, []).extend(_samples(row, where, question))
@@ -195,7 +197,7 @@ def _question(
     row: Mapping[str, Any],
     where: str,
     by_id: Mapping[str, Question],
-    by_prompt: Mapping[str, Question],
+    by_prompt: Mapping[str, Sequence[Question]],
 ) -> Question:
     for name in _IDS:
         if row.get(name) is not None:
@@ -213,7 +215,13 @@ def _question(
             f"{where}: prompt is of no question of the benchmark: {prompt[:60]!r}",
             "name the question by question_id, or your own questions by question_path=FILE",
         )
-    return by_prompt[prompt.strip()]
+    found, *others = by_prompt[prompt.strip()]
+    if others:
+        raise UserError(
+            f"{where}: prompt is of {len(others) + 1} questions of the benchmark: {prompt[:60]!r}",
+            "name the question by question_id",
+        )
+    return found
 
 
 def _samples(row: Mapping[str, Any], where: str, question: Question) -> list[tuple[str, ...]]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from mtbench_ray.benchmarks import get_benchmark
 from mtbench_ray.config import RunConfig
 from mtbench_ray.endpoint.keys import display_host
 from mtbench_ray.planning.jobs import Job
@@ -100,4 +101,6 @@ def _judge(job: Job) -> str:
         where = display_host(judge.base_url) if judge.base_url else "api.openai.com"
     samples = f", {judge.samples} samples" if judge.samples > 1 else ""
     mode = job.grader.name + (f" against {config.baseline}" if config.baseline else "")
-    return f"{judge.label} at {where}, {mode}, prompts {judge.prompts}{samples}"
+    prompts = f", prompts {judge.prompts}" if job.grader.prompt_type else ""
+    protocol = f", protocol {config.protocol}" if get_benchmark(job.data.name).official else ""
+    return f"{judge.label} at {where}, {mode}{prompts}{protocol}{samples}"

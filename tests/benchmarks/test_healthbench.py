@@ -253,8 +253,9 @@ def test_a_run_scores_resumes_and_every_report_shows_it(line, tmp_path):
     assert json.loads(line.out)[0]["all"]["mean"] == pytest.approx(1.6 / 2)
     assert line.verb("report", "by=category") == 0, line.err
     assert line.verb("report", "html") == 0, line.err
-    page = next(line.workspace.rglob("*.html")).read_text()
-    assert len(page) > 1000
+    shown = line.criteria()
+    assert shown["one"] == {"[6] Says rest": 1.0, "[4] Says ice": 1.0, "[-5] Says sugar": 1.0}
+    assert set(shown["two"]) == {"[5] Says run", "[-8] Says sugar"}
     assert line.verb("export", "models", str(tmp_path / "out")) == 0, line.err
 
 
@@ -272,12 +273,14 @@ def test_the_official_answer_is_asked_with_the_system_message(line):
     assert {body["messages"][0]["content"] for body in line.stub.seen.bodies} == {SYSTEM}
     assert {body["temperature"] for body in line.stub.seen.bodies} == {0.5}
     assert "protocol: official, as simple-evals ee3b031" in line.out
+    assert "rubric, protocol official" in line.err, "and no judge prompts by name"
 
 
 def test_the_plan_has_a_call_for_each_criterion_and_its_price(line):
     prices = ("judge.price_prompt=2", "judge.price_completion=8")
     assert line.plan("model=org/m", *prices) == 0, line.err
     assert "0/5" in line.out
+    assert "counts 500 tokens" in line.out
     assert "dollars" in line.out
     assert line.stub.stats()["calls"] == 0
 

@@ -273,6 +273,19 @@ def test_a_run_scores_dialogues_resumes_and_is_reported(line, tmp_path):
     assert line.verb("report", "curve", "format=csv") in (0, 2)
 
 
+def test_an_answer_to_a_prompt_that_several_turns_have_must_name_its_turn(own, line, tmp_path):
+    path = tmp_path / "same.jsonl"
+    path.write_text(lines([DIALOGUES[0], DIALOGUES[0] | {"id": 9}]))
+    given = tmp_path / "answers.jsonl"
+    row = {"prompt": "And a spider?", "response": "No."}
+    given.write_text(lines([row]))
+    command = ("import", "answers", str(given), "model=mine", "benchmark=mt_bench_101")
+    assert line.verb(*command, f"question_path={path}") == 2
+    assert "prompt is of 2 questions of the benchmark" in line.err
+    given.write_text(lines([row | {"question_id": "9-2"}]))
+    assert line.verb(*command, f"question_path={path}") == 0, line.err
+
+
 def test_official_is_another_row_and_says_so(line, tmp_path):
     path = answers(tmp_path, MARKS)
     assert line.verb("import", "answers", str(path), "model=mine", "benchmark=mt_bench_101") == 0

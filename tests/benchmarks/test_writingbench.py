@@ -269,6 +269,7 @@ def test_a_run_scores_resumes_and_every_report_shows_it(line, tmp_path):
     assert json.loads(line.out)[0]["all"]["mean"] == pytest.approx(2.0)
     assert line.verb("report", "by=category") == 0, line.err
     assert line.verb("report", "html") == 0, line.err
+    assert set(line.criteria()["1"]) == {"polite", "short"}
     assert line.verb("export", "models", str(tmp_path / "out")) == 0, line.err
 
 

@@ -6,7 +6,10 @@ from command import Cli
 from stub_server import StubServer, completion
 
 from mtbench_ray.benchmarks import get_benchmark
+from mtbench_ray.judges.base import ScoreOptions
+from mtbench_ray.reports.page.collect import collect
 from mtbench_ray.system.assets import Asset
+from mtbench_ray.workspace.workspace import Workspace
 
 
 def with_own_files(monkeypatch, folder, name, files):
@@ -33,6 +36,14 @@ class Line(Cli):
     def __init__(self, stub, name, workspace, capsys):
         super().__init__(stub, "", "", workspace, capsys)
         self.usual = [f"benchmark={name}", "engine=fake", f"workspace={workspace}"]
+
+    def criteria(self):
+        """What the page shows of verdicts: by question, each criterion with its value."""
+        with Workspace.open(self.workspace, write=False) as workspace:
+            found = collect(workspace, ScoreOptions(resamples=0))
+        return {
+            item.id: {one.criterion: one.value for one in item.verdicts[0]} for item in found.items
+        }
 
     def plan(self, *args):
         return self.verb("plan", *self.judge, *self.usual[:2], *args)
