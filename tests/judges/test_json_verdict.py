@@ -4,13 +4,15 @@ import json
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mtbench_ray.judges.json_verdict import boolean, only_json, read_json, whole_number
 
 GOOD = '{"score": 7, "reason": "It is {well} put, and \\"short\\"."}'
 TEN = whole_number(1, 10)
+RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""On a machine that others use, too."""
 
 
 def score(text, finish_reason=None):
@@ -101,6 +103,7 @@ def test_the_whole_reply_can_be_asked_to_be_the_object():
         assert only_json(text) is None
 
 
+@RELAXED
 @given(
     st.dictionaries(st.text(max_size=5), st.text(max_size=20) | st.integers(), max_size=4),
     st.integers(1, 10),
@@ -112,6 +115,7 @@ def test_any_object_around_the_score_is_read(more, value, reason):
     assert score(f"```json\n{text}\n```").value == value
 
 
+@RELAXED
 @given(st.text(alphabet='{}[]":\\,score17 e-.\n`', max_size=300))
 def test_no_text_raises_and_a_value_is_on_the_scale(text):
     found = score(text)
