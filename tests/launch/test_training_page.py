@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from crash import rows
 from paths import ROOT
 from stub_server import StubServer
-from watching import count_rows
 
 PAGE = (ROOT / "launch" / "training.md").read_text()
 BLOCKS = re.findall(r"^```(python|bash)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -47,9 +47,10 @@ def test_the_blocks_of_the_page_run_as_they_stand(tmp_path):
         assert "Traceback" not in one.stderr
     assert "step 30: loss" in (tmp_path / "train.log").read_text()
     assert "the watch ends: the training is over (DONE)" in watch.stderr
-    assert calls == 3 * 16, "each turn of each checkpoint is judged once"
+    assert 16 <= calls <= 3 * 16, "each turn is judged once, and equal texts are one"
     results = tmp_path / "results"
-    assert count_rows(results) == (0, 0, 0)
+    turns = [(row["answer_id"], row["turn"]) for row in rows(results, "answers.jsonl")]
+    assert len(turns) == len(set(turns)) == 3 * 16
     summary = json.loads((results / "summary.json").read_text())
     assert {Path(one["model"]).name: one["average"]["scored"] for one in summary["results"]} == {
         "step_10": 16, "step_20": 16, "step_30": 16,
