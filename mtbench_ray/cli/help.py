@@ -81,12 +81,10 @@ Print the scores of a workspace (no KIND), or one of these. Nothing is run.
   agreement JUDGE JUDGE-or-votes.json    how far two judges, or a judge and people, agree
   compare MODEL MODEL ...                are they different? (`report compare --help`)
   best [MODEL ...] [baseline=OLD gate=0.1]  the best, and those that it cannot be told from
-  judges [JUDGE ...]                     all judges: agreement, bias, Bradley-Terry strengths; of
-                                         another column with metric=KEY, as compare
+  judges [JUDGE ...] [metric=KEY]        all judges: agreement, bias, Bradley-Terry strengths
   card [data=VOTES]                      a judge against people's votes (`import --help`)
   noise [target=0.1 answer_price=USD]    what spread is of questions, answers, judge; what to repeat
-  timeline [run=ID format=trace]         engines, swaps, turns, judge calls of a run over time, as
-                                         text or as a trace (JSON) for ui.perfetto.dev
+  timeline [run=ID format=trace]         a run over time: as text, or a trace for ui.perfetto.dev
   curve, plots, html                     files: over training steps (`report curve --help`), all
                                          plots that the scores allow, one page to browse
 

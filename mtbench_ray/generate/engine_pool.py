@@ -183,10 +183,10 @@ class EnginePool:
     def _end(self, at_once: bool) -> None:
         seats, self._seats = self._seats, []
         claims, self._claims = self._claims, None
-        ending = [threading.Thread(target=seat.close, args=(at_once,), daemon=True)
-                  for seat in seats]  # fmt: skip
-        for thread in ending:
-            thread.start()
+        ending = [
+            start_thread("ending", functools.partial(seat.close, at_once), ended=lambda _: None)
+            for seat in seats
+        ]
         for thread in ending:
             thread.join(_CLOSE_S)
         if claims is not None and not isinstance(claims, ClaimQueue):

@@ -3,6 +3,7 @@
 import ctypes
 import threading
 import time
+from collections.abc import Callable
 
 
 class Killed(SystemExit):
@@ -16,8 +17,14 @@ def kill(thread: threading.Thread) -> None:
     )
 
 
-def kill_when_there(name: str, wait_s: float = 0.5) -> None:
-    """In the background: kill the thread of a name once it has worked for a while."""
+def kill_when_there(
+    name: str, wait_s: float = 0.5, busy: Callable[[], object] = lambda: True
+) -> None:
+    """In the background: kill the thread of a name once it has worked for a while.
+
+    Args:
+        busy: Says whether it works.
+    """
     # One loop is for all runs of a process; other threads of that name are of earlier tests.
     earlier = [t for t in threading.enumerate() if name != "endpoints"]
 
@@ -25,7 +32,7 @@ def kill_when_there(name: str, wait_s: float = 0.5) -> None:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             for thread in threading.enumerate():
-                if thread.name == name and thread not in earlier:
+                if thread.name == name and thread not in earlier and busy():
                     time.sleep(wait_s)
                     kill(thread)
                     return
