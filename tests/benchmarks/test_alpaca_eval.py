@@ -12,8 +12,9 @@ import statistics
 import pyarrow.parquet as pq
 import pytest
 
-from mtbench_ray.benchmarks import alpaca_eval
-from mtbench_ray.benchmarks.alpaca_eval import AlpacaEval, first_is_better, switched
+from mtbench_ray.benchmarks import alpaca_preference
+from mtbench_ray.benchmarks.alpaca_eval import AlpacaEval
+from mtbench_ray.benchmarks.alpaca_preference import first_is_better, switched
 from mtbench_ray.cli.main import main
 from mtbench_ray.system.assets import Asset
 
@@ -150,7 +151,7 @@ def test_what_is_no_list_of_probabilities_is_none(text):
      ("I'm sure", None), ("Mm", None)],
 )  # fmt: skip
 def test_an_identifier_that_is_written(text, value):
-    assert alpaca_eval._written(text) == value
+    assert alpaca_preference._written(text) == value
 
 
 def test_about_half_of_the_orders_are_switched_and_each_is_seeded_by_the_text():

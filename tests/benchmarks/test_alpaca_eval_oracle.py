@@ -11,7 +11,7 @@ from paths import SHARED
 from verdicts import judged
 
 from mtbench_ray.benchmarks import get_benchmark, grader_of
-from mtbench_ray.benchmarks.alpaca_eval import first_is_better, standard_error, switched
+from mtbench_ray.benchmarks.alpaca_preference import first_is_better, standard_error, switched
 from mtbench_ray.benchmarks.length_control import Gamed, far_apart, length_controlled
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import Slot

@@ -11,14 +11,15 @@ import pytest
 from scipy.optimize import minimize
 from verdicts import judged
 
-from mtbench_ray.benchmarks import arena_hard, grader_of, style_control
-from mtbench_ray.benchmarks.arena_hard import ArenaHard, battles_of, read_label, worth
+from mtbench_ray.benchmarks import arena_battles, grader_of, official_tokens, style_control
+from mtbench_ray.benchmarks.arena_battles import battles_of, read_label, worth
+from mtbench_ray.benchmarks.arena_hard import ArenaHard
 from mtbench_ray.benchmarks.style_control import Battles, Style, difference, style_of
 from mtbench_ray.cli.main import main
 from mtbench_ray.schema import Slot
 from mtbench_ray.system.assets import Asset
 
-HARD, CREATIVE = arena_hard.HARD, arena_hard.CREATIVE
+HARD, CREATIVE = arena_battles.HARD, arena_battles.CREATIVE
 ASKED = [
     (f"q{number}", HARD if number < 5 else CREATIVE, f"Task {number}: {text}")
     for number, text in enumerate(
@@ -133,7 +134,7 @@ def test_the_last_label_counts_in_double_brackets_first(text, label):
     ],
 )
 def test_half_a_label_no_label_or_two_are_a_reason(text, reason):
-    assert read_label(text) == arena_hard.Label(reason=reason)
+    assert read_label(text) == arena_battles.Label(reason=reason)
 
 
 def test_the_official_script_takes_the_last_of_two():
@@ -266,7 +267,7 @@ def test_a_run_plays_two_games_with_the_baseline_and_the_prompt_of_each_category
         strong_one = "gemini-2.0-flash-001" if category == CREATIVE else "o3-mini-2025-01-31"
         assert f"## {strong_one}" in prompt
         assert system == ("Judge this tale." if category == CREATIVE else "Judge this hard one.")
-        assert body["max_tokens"] == arena_hard.MAX_TOKENS
+        assert body["max_tokens"] == arena_battles.MAX_TOKENS
         assert "thought" not in prompt
     (result,) = arena.cli.summary["results"]
     mean, battles = expected(arena.stub)
@@ -381,7 +382,7 @@ def test_bad_labels_and_cut_replies_are_asked_again_and_then_a_reason(arena):
 
 
 def test_protocol_official_is_its_own_fit_and_its_own_row(arena, monkeypatch):
-    monkeypatch.setattr(arena_hard, "_tokenizer", lambda: len)
+    monkeypatch.setattr(arena_battles, "tokenizer", lambda: len)
     assert arena("model=org/a") == 0, arena.cli.err
     assert arena("model=org/a", "protocol=official") == 0, arena.cli.err
     assert arena.cli.calls == 0, "the same verdicts"
@@ -399,7 +400,7 @@ def test_official_style_without_its_tokenizer_is_missing_with_a_reason(arena, mo
     def missing():
         raise UserError("tiktoken's vocabulary could not be fetched")
 
-    monkeypatch.setattr(arena_hard, "_tokenizer", missing)
+    monkeypatch.setattr(arena_battles, "tokenizer", missing)
     assert arena("model=org/a", "protocol=official") == 0, arena.cli.err
     (result,) = arena.cli.summary["results"]
     assert result["win_rate"] is not None
@@ -416,7 +417,7 @@ def test_a_vocabulary_is_made_from_its_packed_form():
         struct.pack("<H", len(raw)) + raw + struct.pack("<I", rank)
         for rank, raw in random.Random(1).sample(list(enumerate(tokens)), 3)
     )
-    made = arena_hard._tiktoken_file(packed)
+    made = official_tokens.tiktoken_file(packed)
     assert [base64.b64decode(line.split()[0]) for line in made.splitlines()] == tokens
     with pytest.raises(ValueError, match="buffer"):
-        arena_hard._tiktoken_file(packed[:-3])
+        official_tokens.tiktoken_file(packed[:-3])

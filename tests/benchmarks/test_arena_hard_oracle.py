@@ -11,7 +11,13 @@ import pytest
 from paths import SHARED
 from verdicts import judged
 
-from mtbench_ray.benchmarks import arena_hard, get_benchmark, grader_of, style_control
+from mtbench_ray.benchmarks import (
+    arena_battles,
+    get_benchmark,
+    grader_of,
+    official_tokens,
+    style_control,
+)
 from mtbench_ray.benchmarks.style_control import Battles, Style, difference, style_of
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import Slot
@@ -31,10 +37,10 @@ def outcomes():
     found = []
     for row in GAMES:
         for order, label in zip((2, 1), row["games"], strict=True):
-            slot = Slot(row["model"], row["uid"], arena_hard.HARD, row["uid"], 1, 0,
+            slot = Slot(row["model"], row["uid"], arena_battles.HARD, row["uid"], 1, 0,
                         (f"{row['model']} {row['uid']}", row["uid"]), order=order,
                         opponent="base")  # fmt: skip
-            value = "no_label" if label is None else arena_hard.worth(label, order)
+            value = "no_label" if label is None else arena_battles.worth(label, order)
             found.append(judged(slot, value, label=label))
     return found
 
@@ -52,15 +58,15 @@ def battles():
              for row in GAMES}  # fmt: skip
     models = sorted({row["model"] for row in GAMES})
     rows = []
-    for pair in arena_hard._questions(outcomes()):
-        if not all(map(arena_hard._label, pair)):
+    for pair in arena_battles.games_of_questions(outcomes()):
+        if not all(map(arena_battles.label_of, pair)):
             continue
         for one in pair:
-            label, slot = arena_hard._label(one), one.slot
+            label, slot = arena_battles.label_of(one), one.slot
             apart = difference(*style[slot.model, slot.question_id])
             rows.append((models.index(slot.model), apart,
-                         arena_hard.worth(label, slot.order) / 100,
-                         float(arena_hard.battles_of(label))))  # fmt: skip
+                         arena_battles.worth(label, slot.order) / 100,
+                         float(arena_battles.battles_of(label))))  # fmt: skip
     return models, Battles(*map(np.array, zip(*rows, strict=True)))
 
 
@@ -107,7 +113,7 @@ def test_the_shipped_answers_have_the_published_style(official):
 def test_the_official_count_of_tokens_is_the_published_one(official):
     pytest.importorskip("tiktoken", reason="needs the extra arena")
     try:
-        count = arena_hard._tokenizer()
+        count = official_tokens.tokenizer()
     except UserError as error:
         pytest.skip(f"the vocabulary is not to be had: {error}")
     with (ORACLE / "baseline_style.csv").open() as file:
@@ -122,8 +128,8 @@ def test_each_category_has_its_baseline(official):
     found = official.questions
     assert [sum(one.category == name for one in found) for name in get_benchmark(
         "arena_hard").categories] == [500, 250]  # fmt: skip
-    both = official.provided[arena_hard.BASELINE]
+    both = official.provided[arena_battles.BASELINE]
     assert len(both) == 750
     for one in found:
-        model = arena_hard.STRONG.get(one.category, arena_hard.OTHER_STRONG)
+        model = arena_battles.STRONG.get(one.category, arena_battles.OTHER_STRONG)
         assert both[one.question_id] == official.provided[model][one.question_id]
