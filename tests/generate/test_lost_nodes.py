@@ -87,8 +87,9 @@ def kept(work, judge):
 def test_one_of_two_nodes_is_lost(cluster, judge, start, tmp_path):
     nodes = [add_node(cluster), add_node(cluster)]
     run = start(2)
-    until(lambda: has_engine(nodes[0].pid, tmp_path / "work"), timeout=120)
-    cluster.kill_node(nodes[0])
+    # One engine may be early, and do what the other would have done.
+    lost = next(node for node in nodes if has_engine(node.pid, tmp_path / "work"))
+    cluster.kill_node(lost)
     all_done(run, tmp_path / "work", judge)
 
 

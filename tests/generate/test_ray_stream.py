@@ -16,7 +16,7 @@ from stub_server import StubServer
 from mtbench_ray.cli.main import main
 from mtbench_ray.config import ClusterConfig
 from mtbench_ray.generate import ray_stream as pipeline
-from mtbench_ray.schema import ANSWERED
+from mtbench_ray.schema import ANSWERED, EngineEvent
 
 pytestmark = pytest.mark.rays
 
@@ -117,7 +117,7 @@ def test_what_a_killed_engine_had_claimed_is_done_by_the_others_in_the_same_stre
 
 
 def test_a_queue_that_dies_costs_no_row(run, monkeypatch):
-    made, make = [], pipeline._queue
+    made, make = [], pipeline.queue_actor
 
     def doomed(shards):
         made.append(make(shards))
@@ -133,7 +133,7 @@ def test_a_queue_that_dies_costs_no_row(run, monkeypatch):
             time.sleep(0.02)
         ray.kill(queue)
 
-    monkeypatch.setattr(pipeline, "_queue", doomed)
+    monkeypatch.setattr(pipeline, "queue_actor", doomed)
     code = run("-m", "model=org/a,org/b,org/c", "engine.replicas=1",
                "engine.fake_seconds_per_token=0.005")  # fmt: skip
     assert code == 0, run.err
@@ -213,7 +213,8 @@ def test_a_stream_that_is_left_early_gives_its_actors_back_at_once(all_free, how
     next(stream)
     if how == "stopped":
         stop.set()
-        assert list(stream) == []
+        # What lay in the row that was begun may still come.
+        assert all(isinstance(left, EngineEvent) for left in stream)
     stream.close()
     assert all_free(60)
 

@@ -116,7 +116,9 @@ def has_engine(raylet: int, workspace: Path) -> bool:
         for path in workspace.glob("runs/*/timeline.jsonl")
         for line in path.read_bytes().split(b"\n")[:-1]
     ]
-    engines = {int(event["replica"].rpartition("-")[2]) for event in events if "replica" in event}
+    engines = {
+        int(event["replica"].rpartition("-")[2]) for event in events if event["event"] == "engine"
+    }
     return bool(engines & {child.pid for child in psutil.Process(raylet).children(recursive=True)})
 
 
