@@ -180,7 +180,8 @@ class ArenaHardGrader(Grader):
                                family="arena_hard", verdict=["labels"])  # fmt: skip
             games.append((name, messages))
         identity, messages = games[slot.order - 1]
-        own_cap = view.judge.max_tokens != JudgeConfig.max_tokens
+        # A local judge's window may be smaller than the official cap.
+        own_cap = view.judge.max_tokens != JudgeConfig.max_tokens or view.judge.kind == "local"
         return request_of(
             slot,
             view,
