@@ -27,7 +27,7 @@ from mtbench_ray.judges.base import (
     ScoreOptions,
     value_of,
 )
-from mtbench_ray.judges.judge_prompt import check_request, judgment_id, request_of, units
+from mtbench_ray.judges.judge_prompt import check_request, judgment_id, opposing, request_of, units
 from mtbench_ray.judges.parse import outside_thinking
 from mtbench_ray.judges.prompts import fill
 from mtbench_ray.judges.scores import judge_label, mean_scores
@@ -35,7 +35,6 @@ from mtbench_ray.schema import (
     Message,
     Outcome,
     Question,
-    QuestionId,
     Request,
     Score,
     Slot,
@@ -147,12 +146,9 @@ class Preference(Grader):
 
     def wanted(self, view: EvaluationView) -> list[Slot]:
         """One verdict for each answer and judge sample, in the order that its text seeds."""
-        opponent = view.evaluation.opponent
-        if opponent is None or opponent.model == view.evaluation.model:
+        opponent, theirs = view.evaluation.opponent, opposing(view)
+        if opponent is None or theirs is None:
             return []
-        theirs: dict[QuestionId, dict[int, str]] = {}
-        for unit in opponent.units:
-            theirs.setdefault(unit.question_id, {})[unit.sample] = unit.answer_id
         return [
             Slot(
                 model=view.evaluation.model,
@@ -161,12 +157,7 @@ class Preference(Grader):
                 group=question.group,
                 turn=1,
                 sample=unit.sample,
-                answer_ids=(
-                    unit.answer_id,
-                    theirs.get(unit.question_id, {}).get(
-                        unit.sample, next(iter(theirs.get(unit.question_id, {}).values()), "")
-                    ),
-                ),
+                answer_ids=(unit.answer_id, theirs(unit)),
                 order=1 if switched(question.turns[0]) else 2,
                 opponent=opponent.model,
                 judge_sample=judge_sample,

@@ -26,7 +26,7 @@ from mtbench_ray.judges.base import (
     Reply,
     ScoreOptions,
 )
-from mtbench_ray.judges.judge_prompt import judgment_id, request_of, short_reply, units
+from mtbench_ray.judges.judge_prompt import judgment_id, opposing, request_of, short_reply, units
 from mtbench_ray.judges.matches import GAMES
 from mtbench_ray.judges.parse import outside_thinking
 from mtbench_ray.judges.prompts import fill
@@ -35,7 +35,6 @@ from mtbench_ray.schema import (
     Judgment,
     Message,
     Outcome,
-    QuestionId,
     Request,
     Score,
     Slot,
@@ -133,12 +132,9 @@ class ArenaHardGrader(Grader):
 
     def wanted(self, view: EvaluationView) -> list[Slot]:
         """Two games for each answer and judge sample."""
-        opponent = view.evaluation.opponent
-        if opponent is None or opponent.model == view.evaluation.model:
+        opponent, theirs = view.evaluation.opponent, opposing(view)
+        if opponent is None or theirs is None:
             return []
-        theirs: dict[QuestionId, dict[int, str]] = {}
-        for unit in opponent.units:
-            theirs.setdefault(unit.question_id, {})[unit.sample] = unit.answer_id
         return [
             Slot(
                 model=view.evaluation.model,
@@ -147,12 +143,7 @@ class ArenaHardGrader(Grader):
                 group=question.group,
                 turn=1,
                 sample=unit.sample,
-                answer_ids=(
-                    unit.answer_id,
-                    theirs.get(unit.question_id, {}).get(
-                        unit.sample, next(iter(theirs.get(unit.question_id, {}).values()), "")
-                    ),
-                ),
+                answer_ids=(unit.answer_id, theirs(unit)),
                 order=order,
                 opponent=opponent.model,
                 judge_sample=judge_sample,

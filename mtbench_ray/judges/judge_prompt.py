@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mtbench_ray.config import JudgeConfig, science
@@ -14,6 +14,7 @@ from mtbench_ray.judges.prompts import JudgePrompt, fill
 from mtbench_ray.schema import (
     Message,
     Question,
+    QuestionId,
     Request,
     Slot,
     Unit,
@@ -52,6 +53,22 @@ def units(view: EvaluationView) -> Iterator[tuple[Unit, Question, int]]:
             )
         samples = unit.judge_samples or view.evaluation.judge_samples
         yield unit, questions[unit.question_id], samples
+
+
+def opposing(view: EvaluationView) -> Callable[[Unit], str] | None:
+    """The id of the opponent's answer that one meets: of the same sample, else its first one.
+
+    Empty where the opponent has none, which makes a verdict that fails as missing. None for a model
+    against itself, or against nobody.
+    """
+    opponent = view.evaluation.opponent
+    if opponent is None or opponent.model == view.evaluation.model:
+        return None
+    theirs = {(unit.question_id, unit.sample): unit.answer_id for unit in opponent.units}
+    first: dict[QuestionId, str] = {}
+    for unit in opponent.units:
+        first.setdefault(unit.question_id, unit.answer_id)
+    return lambda unit: theirs.get((unit.question_id, unit.sample), first.get(unit.question_id, ""))
 
 
 def render(

@@ -16,6 +16,7 @@ from mtbench_ray.judges.base import (
     ScoreOptions,
 )
 from mtbench_ray.judges.judge_prompt import (
+    opposing,
     prompt_id,
     reading,
     reference_hash,
@@ -30,7 +31,6 @@ from mtbench_ray.judges.scores import judge_label, mean_scores
 from mtbench_ray.schema import (
     Judgment,
     Outcome,
-    QuestionId,
     Request,
     Score,
     Slot,
@@ -131,13 +131,9 @@ class Pairwise(Grader):
             UserError: An answer's question is not there.
         """
         evaluation = view.evaluation
-        opponent = evaluation.opponent
-        if opponent is None or opponent.model == evaluation.model:
+        opponent, theirs = evaluation.opponent, opposing(view)
+        if opponent is None or theirs is None:
             return []
-        theirs = {(unit.question_id, unit.sample): unit.answer_id for unit in opponent.units}
-        first: dict[QuestionId, str] = {}
-        for unit in opponent.units:
-            first.setdefault(unit.question_id, unit.answer_id)
         return [
             Slot(
                 model=evaluation.model,
@@ -146,10 +142,7 @@ class Pairwise(Grader):
                 group=question.group,
                 turn=turn,
                 sample=unit.sample,
-                answer_ids=(
-                    unit.answer_id,
-                    theirs.get((unit.question_id, unit.sample), first.get(unit.question_id, "")),
-                ),
+                answer_ids=(unit.answer_id, theirs(unit)),
                 order=order,
                 opponent=opponent.model,
                 judge_sample=judge_sample,
