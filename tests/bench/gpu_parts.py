@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -34,9 +35,19 @@ def models(bench: Bench) -> None:
         )
         for (shape, seed), card in zip(wanted, cards, strict=False)
     ]
+    # Meanwhile: what gpu.py's keep_bytecode is for.
+    imports = [_import_of_vllm() for _ in range(2)]
     codes = [writer.wait() for writer in writers]
+    bench.row("import of vLLM: without bytecode, with it",
+              " s, ".join(f"{seconds:.1f}" for seconds in imports) + " s")  # fmt: skip
     bench.row("models written", f"{codes.count(0)}, {time.monotonic() - began:.0f} s",
               str(len(wanted)))  # fmt: skip
+
+
+def _import_of_vllm() -> float:
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import vllm.v1.engine.async_llm"], check=True)
+    return time.monotonic() - began
 
 
 def main_job(bench: Bench) -> None:
