@@ -59,6 +59,10 @@ def forget_faults() -> None:
     _seen.clear()
 
 
+SEQUENCES = 96
+"""Requests at once, where engine.max_num_seqs says nothing; further ones wait."""
+
+
 class FakeEngine:
     """Answers without a model. Equal messages, seed and model give equal text."""
 
@@ -76,6 +80,7 @@ class FakeEngine:
         self._faults: dict[str, Any] = dict(faults) if mine else {}
         self._watch = Watch(config.stall_s)
         self._prepared: ModelConfig | None = None
+        self._room = asyncio.Semaphore(config.max_num_seqs or SEQUENCES)
         self._times = 1.0
         self.thinking = thinking_spec(model, "")
 
@@ -149,7 +154,8 @@ class FakeEngine:
         cap = min(sampling.max_tokens, room)
         if len(words) > cap and not self._has("long_on", question):
             text, finish, words = " ".join(words[:cap]), "length", words[:cap]
-        await self._speak(question, turn, len(words))
+        async with self._room:
+            await self._speak(question, turn, len(words))
         if self._has("error_on", question) or self._has("refuse_on", question):
             status = "error" if self._has("error_on", question) else "refused"
             return Generation("", None, prompt, 0, status=status, error=f"scripted {status}")

@@ -177,6 +177,17 @@ def _whereabouts() -> dict[str, Any]:
     }
 
 
+def import_early() -> None:
+    """Import Ray Data in a thread: a second or two that Ray's own start can hide."""
+
+    def work() -> None:
+        import ray.data  # noqa: F401
+
+    start_thread(
+        "import of Ray Data", work, ended=lambda _: None
+    )  # who needs it sees what is wrong
+
+
 def stream(
     shards: Sequence[Shard], replicas: int, cluster: ClusterConfig, stop: threading.Event
 ) -> Iterator[Output | CrashedShard | EngineLog]:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from mtbench_ray.config import EngineConfig
+from mtbench_ray.engines import fake
 from mtbench_ray.engines.base import Engine, Output, Shard, ShardUnit
 from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.generate.conversation import converse, failed_turn
 from mtbench_ray.models.fingerprint import check_content
 from mtbench_ray.schema import ANSWERED, Turn
 
-_FAKE_SEQUENCES = 96
 _COMPANY = 8
 
 
@@ -126,11 +126,16 @@ async def run_round(
 
 
 def width(config: EngineConfig) -> int:
-    """Conversations at once: what the engine, which is up, takes."""
+    """Conversations at once, for an engine that is up.
+
+    Twice as many as it has places: between two turns a conversation is decoded and its next prompt
+    rendered, and meanwhile another one has its place. With just as many, 640 of equal length took
+    1.5 times as long as on a bare engine.
+    """
     if config.kind == "openai":
         return config.concurrency
     if config.kind == "vllm":
         from mtbench_ray.engines.vllm.arguments import sequences
 
-        return sequences(config)
-    return config.max_num_seqs or _FAKE_SEQUENCES
+        return 2 * sequences(config)
+    return 2 * (config.max_num_seqs or fake.SEQUENCES)

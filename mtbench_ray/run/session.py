@@ -188,6 +188,8 @@ class Session:
             )
             actors = work and needs_ray(self.config.engine, self.config.cluster)
             if self.judges.local or shared or actors:
+                if actors:
+                    pipeline.import_early()
                 with report_while_long("starting Ray", quiet=self.config.quiet):
                     began = time.time()
                     self._ray.start()

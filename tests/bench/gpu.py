@@ -3,10 +3,10 @@
     python tests/bench/gpu.py [PART ...] [--shape qwen7b] [--small qwen1.5b] [--dir /tmp/models]
     python tests/bench/gpu.py models main sweep equal two --no-one --spread --limit-s 560
 
-Parts: models main judge_local sweep sweep_host separate equal equal_tied lora adapters mixed
-ways_out oom start (one GPU each), two tensor_parallel replicas (two GPUs). With --spread they run
-side by side, each in a process of its own on cards of its own, as soon as there are any; the output
-of each is in --logs.
+Parts: models main judge_local sweep sweep_host separate equal equal_tied lora adapters long
+mixed ways_out oom start (one GPU each), two tensor_parallel replicas (two GPUs). With --spread
+they run side by side, each in a process of its own on cards of its own, as soon as there are any;
+the output of each is in --logs.
 Models have random weights, the judge is a stub with 2 s latency in its own process. Figures of the
 product are made from the rows and the timeline that its runs leave behind; those of bare engines
 come from gpu_engines.py. Where the package is not installed: PYTHONPATH=<the checkout>.
@@ -99,8 +99,10 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=int, default=4, help="of a sweep")
     parser.add_argument("--cold", type=int, default=2, help="of these, also with own engines")
     parser.add_argument("--adapters", type=int, default=32, help="beside their base")
+    parser.add_argument("--samples", type=int, default=8, help="of long: answers to a question")
     parser.add_argument("--at-once", default="chosen",
-                        help="adapters: such as 96/4,256/8; chosen: by the run itself")  # fmt: skip
+                        help="adapters: such as 96/4,256/8; long: chosen,256,640; chosen: by the"
+                        " run itself")  # fmt: skip
     parser.add_argument(
         "--no-one",
         action="store_true",

@@ -36,14 +36,18 @@ TALKS = [
 
 
 async def talk(
-    engine: Engine, model: ModelConfig, question: Question, sampling: SamplingConfig
+    engine: Engine,
+    model: ModelConfig,
+    question: Question,
+    sampling: SamplingConfig,
+    sample: int = 0,
 ) -> list[tuple[str, int]]:
     """All turns of a conversation: text and number of output tokens."""
     done: list[tuple[str, int]] = []
     for turn in range(1, len(question.turns) + 1):
         messages = build_messages(model, question, [text for text, _ in done])
-        wanted = turn_sampling(question, turn, 0, sampling, model)
-        answer = await engine.generate(messages, wanted, f"{question.question_id}-{turn}")
+        wanted = turn_sampling(question, turn, sample, sampling, model)
+        answer = await engine.generate(messages, wanted, f"{question.question_id}-{sample}-{turn}")
         done.append((answer.text, answer.output_tokens))
     return done
 
@@ -73,7 +77,13 @@ async def bare(args: argparse.Namespace, config: EngineConfig) -> dict[str, floa
     marks.append(time.time())
     engine = await VllmEngine.start(model, config)
     marks.append(time.time())
-    talks = await asyncio.gather(*(talk(engine, model, q, sampling) for q in questions))
+    talks = await asyncio.gather(
+        *(
+            talk(engine, model, question, sampling, sample)
+            for question in questions
+            for sample in range(args.samples)
+        )
+    )
     marks.append(time.time())
     await engine.stop()
     marks.append(time.time())
@@ -191,6 +201,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+")
     parser.add_argument("--max-tokens", type=int, default=1024)
     parser.add_argument("--limit", type=int, default=80)
+    parser.add_argument("--samples", type=int, default=1)
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--spawn", action="store_true", help="each process imports vLLM anew")
     args = parser.parse_args()

@@ -291,6 +291,35 @@ def adapters(bench: Bench) -> None:
                       ">= 8")  # fmt: skip
 
 
+def long(bench: Bench) -> None:
+    """Several long answers to each question: what the run chooses, against a bare engine's best.
+
+    ``--at-once``: conversations at once in the bare engine, and in further runs.
+    """
+    model = str(bench.model(1, bench.args.small))
+    ours: dict[str, float] = {}
+    bare: dict[str, float] = {}
+    for at_once in bench.args.at_once.split(","):
+        chosen = [] if at_once == "chosen" else [f"engine.max_num_seqs={at_once}"]
+        run = bench.run("long", f"model={model}", f"sampling.samples={bench.args.samples}",
+                        "engine.replicas=1", *chosen)  # fmt: skip
+        first, last = span(run.answers)
+        ours[at_once] = last - first
+        tokens = sum(row["output_tokens"] for row in run.answers)
+        bench.row(f"{at_once} at once, in a run: exit, turns, answers",
+                  f"{run.code}, {len(run.answers)}, {ours[at_once]:.1f} s "
+                  f"({tokens / ours[at_once]:.0f} tokens/s)")  # fmt: skip
+        if chosen:
+            found = _bare(bench, f"{at_once} at once, bare", model, "--samples",
+                          str(bench.args.samples), "--set", *chosen)  # fmt: skip
+            bare[at_once] = found["generation"]
+    best = min(bare, key=lambda at_once: bare[at_once], default="")
+    if best and "chosen" in ours:
+        took, least = ours["chosen"], bare[best]
+        bench.row(f"as chosen / the best bare engine ({best})",
+                  f"{took:.1f} / {least:.1f} s = {took / least:.3f}", "<= 1.05")  # fmt: skip
+
+
 def mixed(bench: Bench) -> None:
     """Two architectures and a model larger than the card in one sweep.
 
@@ -439,7 +468,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "models": models, "main": main_job, "judge_local": judge_local, "sweep": sweep,
     "sweep_host": sweep_host,
     "separate": separate, "equal": equal, "equal_tied": equal_tied, "lora": lora,
-    "adapters": adapters, "mixed": mixed,
+    "adapters": adapters, "long": long, "mixed": mixed,
     "ways_out": ways_out, "oom": oom, "start": start, "two": two,
     "tensor_parallel": tensor_parallel, "replicas": replicas,
 }  # fmt: skip

@@ -248,7 +248,9 @@ def test_nothing_owed_starts_no_engine() -> None:
     assert run_shard(make_shard([5], done={"answer-5-0": tuple(rows.values())})) == []
 
 
-def test_slots_bound_what_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twice_as_many_conversations_as_places_are_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     running, most = 0, 0
     generate = FakeEngine.generate
 
@@ -263,7 +265,15 @@ def test_slots_bound_what_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(FakeEngine, "generate", counted)
     run_shard(make_shard(range(10), max_num_seqs=3, fake_seconds_per_token=0.001))
-    assert most == 3
+    assert most == 6
+
+
+def test_a_place_is_taken_while_the_next_turn_is_prepared() -> None:
+    shard = make_shard([1, 2, 3], max_num_seqs=1, fake_seconds_per_token=0.001)
+    turns = [(row.answer_id, row.turn) for row in run_shard(shard) if isinstance(row, Turn)]
+    one, two, three = sorted({answer_id for answer_id, _ in turns})
+    assert turns[:4] == [(one, 1), (two, 1), (one, 2), (two, 2)]
+    assert sorted(turns[4:]) == [(three, 1), (three, 2)]
 
 
 def test_consumer_that_leaves_early_leaves_a_working_worker(worker: ShardWorker) -> None:

@@ -105,7 +105,9 @@ class VllmEngine:
             used["stop"] = list(stop)
         # An aborted request of the same name may still be in the engine.
         name = f"{request_id}|{next(self._core.requests)}"
-        ids, finish = await self._core.watch.guard(self._tokens(rendered.ids, used, name))
+        ids, finish = await self._core.watch.guard(
+            self._tokens(rendered.ids, used, name, -len(messages))
+        )
         used["dtype"] = self._core.dtype
         if rendered.merged:
             used["system_merged"] = True
@@ -218,9 +220,12 @@ class VllmEngine:
         await self._core.stop()
 
     async def _tokens(
-        self, prompt: tuple[int, ...], used: dict[str, Any], request_id: str
+        self, prompt: tuple[int, ...], used: dict[str, Any], request_id: str, priority: int
     ) -> tuple[list[int], str]:
         """Run one request to its end.
+
+        Args:
+            priority: The lowest is taken first by an engine that has more requests than room.
 
         Raises:
             EngineFault: The engine is dead. Other errors are of this request alone.
@@ -241,7 +246,11 @@ class VllmEngine:
         finish: str | None = None
         try:
             async for output in self._core.llm.generate(
-                tokens_input(list(prompt)), params, request_id, lora_request=self._lora
+                tokens_input(list(prompt)),
+                params,
+                request_id,
+                lora_request=self._lora,
+                priority=priority,
             ):
                 self._core.watch.beat()
                 if output.outputs:
