@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mtbench_ray.benchmarks import get_benchmark
-from mtbench_ray.engines.vllm.arguments import GPU_SEQUENCES
+from mtbench_ray.engines.vllm.arguments import gpu_sequences
 from mtbench_ray.models.chat_template import context_window, load_template
 from mtbench_ray.models.checkpoint import locate, read_json
+from mtbench_ray.models.generation_time import CARD, generation_minutes
 from mtbench_ray.models.layout import load_layout
 from mtbench_ray.models.memory_need import describe, need
 from mtbench_ray.models.messages import build_messages
 from mtbench_ray.models.window import window_needed
 from mtbench_ray.planning.estimate import ANSWER_TOKENS, Estimate, estimates, imagine
 from mtbench_ray.planning.jobs import Job
-from mtbench_ray.planning.plan import render, view_of
+from mtbench_ray.planning.plan import pending_turns, render, view_of
 from mtbench_ray.reports.tables import grid, label, number
 from mtbench_ray.schema import Evaluation, Message
 from mtbench_ray.workspace.workspace import Workspace
@@ -43,8 +44,7 @@ def print_plan(
         for item in ([*found, total] if len(found) > 1 else found)
     ]  # fmt: skip
     print(grid(headers, lines))
-    lengths = {get_benchmark(job.data.name).answer_tokens or ANSWER_TOKENS for job in jobs}
-    expected = " or ".join(map(str, sorted(lengths)))
+    expected = " or ".join(map(str, sorted({_expected_tokens(job) for job in jobs})))
     print(
         f"\ntokens are estimates; an answer that is not there yet counts {expected} tokens."
         "\nminutes follow from the judge's limits alone. Nothing has been started or spent."
@@ -62,24 +62,28 @@ def print_plan(
         else "\n".join(f"{label(job.answers.model)}: {note}" for note in job.notes)
         for job in jobs
     ]
-    remarks += [f"{label(job.answers.model)}: {said}" for job in jobs if (said := _memory(job))]
+    remarks += [
+        f"{label(job.answers.model)}: {said}" for job in jobs if (said := _on_gpus(job, workspace))
+    ]
     # Once where several judges rate the same model.
     print(*dict.fromkeys(filter(None, remarks)), sep="\n", end="\n" * any(remarks))
     if show:
         _show(jobs, rows, workspace, show)
 
 
-def _memory(job: Job) -> str:
+def _on_gpus(job: Job, workspace: Workspace) -> str:
     """What an engine needs of its cards; empty where it has none, or where it is unknown."""
-    model, engine = job.config.model, job.config.engine
+    model, engine, sampling = job.config.model, job.config.engine, job.config.sampling
     if job.error or engine.kind != "vllm" or not job.questions or job.config.stage == "judge":
         return ""
     folder = locate(model).folder
     config = read_json(folder / "config.json")
     have = context_window(config)
-    wanted = engine.max_model_len or window_needed(job.questions, job.config.sampling, model)
+    wanted = engine.max_model_len or window_needed(job.questions, sampling, model)
     window = min(wanted, have or wanted)
-    at_once = engine.max_num_seqs or GPU_SEQUENCES
+    questions = {question.question_id: question for question in job.questions}
+    pending = pending_turns(job.answers, questions, workspace.turns)
+    at_once = engine.max_num_seqs or gpu_sequences(len(pending))
     found = need(
         config, load_layout(folder), window=window, at_once=at_once,
         quantization=engine.quantization,
@@ -87,8 +91,23 @@ def _memory(job: Job) -> str:
     )  # fmt: skip
     if found is None:
         return ""
-    share = engine.gpu_memory_utilization
-    return describe(found, window=window, at_once=at_once, share=share)
+    asked = {unit.answer_id: unit.question_id for unit in job.answers.units}
+    expected = _expected_tokens(job)
+    cap = sampling.cap or expected
+    minutes = generation_minutes(
+        found, window=window, at_once=at_once, conversations=len(pending),
+        turns=sum(len(questions[asked[key]].turns) - len(good) for key, good in pending.items()),
+        tokens=min(expected, cap), cap=cap,
+    )  # fmt: skip
+    said = describe(found, window=window, at_once=at_once, share=engine.gpu_memory_utilization)
+    if not pending:
+        return said
+    cards = f"{found.cards} {CARD}s" if found.cards > 1 else f"one {CARD}"
+    return f"{said}; answers in about {max(minutes, 0.1):.1f} minutes on {cards}"
+
+
+def _expected_tokens(job: Job) -> int:
+    return get_benchmark(job.data.name).answer_tokens or ANSWER_TOKENS
 
 
 def _show(

@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -16,8 +17,11 @@ from mtbench_ray.benchmarks.arena_battles import battles_of, read_label, worth
 from mtbench_ray.benchmarks.arena_hard import ArenaHard
 from mtbench_ray.benchmarks.style_control import Battles, Style, difference, style_of
 from mtbench_ray.cli.main import main
+from mtbench_ray.config import JudgeConfig
+from mtbench_ray.planning.plan import render, view_of
 from mtbench_ray.schema import Slot
 from mtbench_ray.system.assets import Asset
+from mtbench_ray.workspace.workspace import Workspace
 
 HARD, CREATIVE = arena_battles.HARD, arena_battles.CREATIVE
 ASKED = [
@@ -283,6 +287,25 @@ def test_a_run_plays_two_games_with_the_baseline_and_the_prompt_of_each_category
     # A cap of one's own is kept.
     assert arena("model=org/b", "judge.max_tokens=500") == 0
     assert arena.stub.seen.bodies[-1]["max_tokens"] == 500
+
+
+@pytest.mark.parametrize(
+    ("judge", "asked"),
+    [
+        (JudgeConfig(kind="openai"), {"max_tokens": arena_battles.MAX_TOKENS}),
+        # The window of a local one may be smaller than the official cap.
+        (JudgeConfig(kind="local"), {}),
+        (JudgeConfig(kind="openai", max_tokens=500), {}),
+    ],
+)
+def test_a_local_judge_keeps_the_cap_that_its_window_has_room_for(arena, judge, asked):
+    assert arena("model=org/a") == 0, arena.cli.err
+    with Workspace.open(arena.workspace, write=False) as workspace:
+        (row,) = workspace.run_records()[-1].evaluations
+        view = view_of(row, workspace.load_data(row.data), workspace.turns)
+        view = replace(view, judge=judge)
+        sent = [json.loads(render(view, slot).params) for slot in view.grader.wanted(view)]
+    assert sent == [asked] * 2 * len(ASKED)
 
 
 def test_style_control_is_fitted_over_the_set_and_carries_its_digest(arena):

@@ -3,6 +3,7 @@
 import pytest
 from paths import ROOT
 
+from mtbench_ray.models.generation_time import generation_minutes
 from mtbench_ray.models.layout import Layout
 from mtbench_ray.models.memory_need import FOUR_BIT, describe, need, parameters
 
@@ -64,6 +65,21 @@ def test_what_plan_says():
     assert found("qwen2.5-7b", cards=2).card_gb() == 12
     assert found("qwen2.5-7b", FOUR_BIT).card_gb() == 12
     assert need({"model_type": "unknown"}, None, window=8192, at_once=1) is None
+
+
+# README, "How fast": 80 conversations of two turns, each as long as the cap.
+@pytest.mark.parametrize(("name", "seconds"), [("qwen2.5-7b", 22.1), ("qwen2.5-1.5b", 12.5)])
+def test_minutes_of_generation_are_those_that_were_measured(name, seconds):
+    config = PRESETS.get(name) or shape(151936, 1536, 28, 12, 2, 8960, True)
+    needed = need(config, None, window=8192, at_once=96)
+    pending = {"window": 8192, "at_once": 96, "conversations": 80, "tokens": 1024, "cap": 1024}
+    minutes = generation_minutes(needed, turns=160, **pending)
+    assert minutes * 60 == pytest.approx(seconds, rel=0.1)
+    assert generation_minutes(needed, turns=0, **pending) == 0
+    more = {"window": 8192, "at_once": 256, "tokens": 270, "cap": 1024}
+    few = generation_minutes(needed, turns=500, conversations=500, **more)
+    many = generation_minutes(needed, turns=5000, conversations=5000, **more)
+    assert 4 < many / few < 10, "the last conversation is a part of it"
 
 
 def table():

@@ -81,7 +81,12 @@ def sequences(config: EngineConfig) -> int:
     """Conversations at once in one engine here."""
     if config.max_num_seqs or not on_gpu():
         return config.max_num_seqs or SEQUENCES
-    return GPU_SEQUENCES if config.piece <= GPU_SEQUENCES else MANY_SEQUENCES
+    return gpu_sequences(config.piece)
+
+
+def gpu_sequences(conversations: int) -> int:
+    """Conversations at once in an engine on a GPU that is given so many."""
+    return GPU_SEQUENCES if conversations <= GPU_SEQUENCES else MANY_SEQUENCES
 
 
 def weights_dtype(config: EngineConfig, layout: Layout | None) -> Dtype:
