@@ -7,7 +7,6 @@ and the verdict is how probable each identifier is as its first token.
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,12 +15,12 @@ from typing import Any
 
 from mtbench_ray.benchmarks.alpaca_preference import CHATML, CONTROL, PROMPT, WHY_NOT, Preference
 from mtbench_ray.benchmarks.base import Benchmark, Official, QuestionSet
+from mtbench_ray.benchmarks.question_rows import Row, lines, read_questions
 from mtbench_ray.config import ModelConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import Grader
 from mtbench_ray.schema import Question, QuestionId, canonical
 from mtbench_ray.system.assets import Asset
-from mtbench_ray.system.json_lines import json_lines
 
 BASELINE = "gpt4_1106_preview"
 OFFICIAL = "alpaca_eval 0.6.6, weighted_alpaca_eval_gpt4_turbo, length_controlled_v1"
@@ -82,37 +81,24 @@ class AlpacaEval(Benchmark):
         ``output`` is the answer of ``generator``, which one's own instructions may lack: then
         ``baseline=`` names another model.
         """
-        where = names.get("questions", "questions")
-        if references is not None:
-            raise UserError(f"{self.name} is judged without references", "leave reference_path out")
-        revision = hashlib.sha256(questions.encode("utf-8", "surrogatepass")).hexdigest()
-        found: dict[QuestionId, Question] = {}
         provided: dict[str, dict[QuestionId, tuple[str, ...]]] = {}
         seen: dict[str, QuestionId] = {}
-        for number, (place, row) in enumerate(_rows(questions, where)):
-            instruction, output = row.get("instruction"), row.get("output")
-            if not isinstance(instruction, str) or not instruction.strip():
-                raise UserError(f"{place}: instruction must be a text")
+
+        def question(row: Row) -> Iterator[Question]:
+            instruction, output = row.text("instruction"), row.fields.get("output")
             if instruction in seen:
-                raise UserError(f"{place}: this is the instruction of {seen[instruction]} again")
-            name = row.get("question_id", number)
-            if isinstance(name, bool) or not isinstance(name, int | str) or name in found:
-                raise UserError(f"{place}: question_id must be a number or text of its own")
+                raise UserError(
+                    f"{row.place}: this is the instruction of {seen[instruction]} again"
+                )
+            name = row.name("question_id") if "question_id" in row.fields else len(seen)
             seen[instruction] = name
-            found[name] = Question(
-                benchmark=self.name,
-                question_id=name,
-                category=str(row.get("dataset") or "instructions"),
-                turns=(instruction,),
-                group=str(name),
-                revision=revision,
-            )
             if isinstance(output, str):
-                label = str(row.get("generator") or BASELINE)
+                label = str(row.fields.get("generator") or BASELINE)
                 provided.setdefault(label, {})[name] = (output,)
-        if not found:
-            raise UserError(f"{where} holds no questions")
-        return QuestionSet(tuple(found.values()), provided=provided)
+            yield row.question(name, str(row.fields.get("dataset") or "instructions"), instruction)
+
+        found = read_questions(self.name, questions, references, names, question, _rows)
+        return QuestionSet(found, provided=provided)
 
     def complete(self, found: QuestionSet, texts: Mapping[str, str]) -> QuestionSet:
         """Keep the judge prompt and what the length control needs."""
@@ -157,10 +143,10 @@ def _roles(template: str) -> list[str]:
     return [role for role, _ in CHATML.findall(template)]
 
 
-def _rows(text: str, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a JSON list, or of JSON lines, each with its place."""
     if not text.lstrip("\ufeff \t\r\n").startswith("["):
-        yield from ((f"{where} line {line}", row) for line, row in json_lines(text, where))
+        yield from lines(text, where)
         return
     try:
         rows = json.loads(text.lstrip("\ufeff"))

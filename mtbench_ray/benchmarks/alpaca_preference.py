@@ -27,7 +27,14 @@ from mtbench_ray.judges.base import (
     ScoreOptions,
     value_of,
 )
-from mtbench_ray.judges.judge_prompt import check_request, judgment_id, opposing, request_of, units
+from mtbench_ray.judges.judge_prompt import (
+    check_request,
+    judgment_id,
+    opposing,
+    request_of,
+    slot_of,
+    units,
+)
 from mtbench_ray.judges.parse import outside_thinking
 from mtbench_ray.judges.prompts import fill
 from mtbench_ray.judges.scores import judge_label, mean_scores
@@ -150,13 +157,10 @@ class Preference(Grader):
         if opponent is None or theirs is None:
             return []
         return [
-            Slot(
-                model=view.evaluation.model,
-                question_id=question.question_id,
-                category=question.category,
-                group=question.group,
-                turn=1,
-                sample=unit.sample,
+            slot_of(
+                view,
+                unit,
+                question,
                 answer_ids=(unit.answer_id, theirs(unit)),
                 order=1 if switched(question.turns[0]) else 2,
                 opponent=opponent.model,

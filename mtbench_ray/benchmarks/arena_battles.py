@@ -26,7 +26,14 @@ from mtbench_ray.judges.base import (
     Reply,
     ScoreOptions,
 )
-from mtbench_ray.judges.judge_prompt import judgment_id, opposing, request_of, short_reply, units
+from mtbench_ray.judges.judge_prompt import (
+    judgment_id,
+    opposing,
+    request_of,
+    short_reply,
+    slot_of,
+    units,
+)
 from mtbench_ray.judges.matches import GAMES
 from mtbench_ray.judges.parse import outside_thinking
 from mtbench_ray.judges.prompts import fill
@@ -136,13 +143,10 @@ class ArenaHardGrader(Grader):
         if opponent is None or theirs is None:
             return []
         return [
-            Slot(
-                model=view.evaluation.model,
-                question_id=question.question_id,
-                category=question.category,
-                group=question.group,
-                turn=1,
-                sample=unit.sample,
+            slot_of(
+                view,
+                unit,
+                question,
                 answer_ids=(unit.answer_id, theirs(unit)),
                 order=order,
                 opponent=opponent.model,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from mtbench_ray.benchmarks.arena_battles import (
     ArenaHardGrader,
 )
 from mtbench_ray.benchmarks.base import Benchmark, Official, QuestionSet
+from mtbench_ray.benchmarks.question_rows import Row, read_questions
 from mtbench_ray.config import ModelConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import Grader
@@ -105,31 +105,8 @@ class ArenaHard(Benchmark):
         official: Callable[[], Official | None] = lambda: None,
     ) -> QuestionSet:
         """Parse JSON lines of ``uid``, ``prompt``, ``category`` and ``subcategory``."""
-        where = names.get("questions", "questions")
-        if references is not None:
-            raise UserError(f"{self.name} is judged without references", "leave reference_path out")
-        revision = hashlib.sha256(questions.encode("utf-8", "surrogatepass")).hexdigest()
-        found: dict[QuestionId, Question] = {}
-        for line, row in json_lines(questions, where):
-            place = f"{where} line {line}"
-            uid, prompt = row.get("uid", row.get("question_id")), row.get("prompt")
-            if isinstance(uid, bool) or not isinstance(uid, int | str) or uid in found:
-                raise UserError(f"{place}: uid must be a number or text of its own")
-            if not isinstance(prompt, str) or not prompt.strip():
-                raise UserError(f"{place}: prompt must be a text")
-            part = row.get("subcategory")
-            found[uid] = Question(
-                benchmark=self.name,
-                question_id=uid,
-                category=str(row.get("category") or HARD),
-                turns=(prompt,),
-                group=str(uid),
-                tags=(f"subcategory:{part}",) if isinstance(part, str) else (),
-                revision=revision,
-            )
-        if not found:
-            raise UserError(f"{where} holds no questions")
-        return QuestionSet(tuple(found.values()))
+        found = read_questions(self.name, questions, references, names, _question)
+        return QuestionSet(found)
 
     def complete(self, found: QuestionSet, texts: Mapping[str, str]) -> QuestionSet:
         """The answers of both baselines, and of both as one; the judge prompts."""
@@ -153,6 +130,16 @@ class ArenaHard(Benchmark):
     def max_tokens(self, model: ModelConfig) -> int:
         """Room for long answers, and for thinking where it is on."""
         return 32768 if model.thinking in ("on", "prompt") else 8192
+
+
+def _question(row: Row) -> Iterator[Question]:
+    part = row.fields.get("subcategory")
+    yield row.question(
+        row.name("uid" if "uid" in row.fields else "question_id"),
+        str(row.fields.get("category") or HARD),
+        row.text("prompt"),
+        tags=(f"subcategory:{part}",) if isinstance(part, str) else (),
+    )
 
 
 def _answers(text: str, where: str) -> Iterator[tuple[QuestionId, str]]:

@@ -7,7 +7,6 @@ loose one forgives Markdown's stars, a first and a last line.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 from mtbench_ray.benchmarks.base import Benchmark, Official, QuestionSet
 from mtbench_ray.benchmarks.check_pool import TAGGED, TAGGER, Check, fetch_data, pool
+from mtbench_ray.benchmarks.question_rows import Row, read_questions
 from mtbench_ray.config import ModelConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import (
@@ -30,10 +30,9 @@ from mtbench_ray.judges.base import (
     ScoreOptions,
     value_of,
 )
-from mtbench_ray.judges.judge_prompt import check_request, units
+from mtbench_ray.judges.judge_prompt import check_request, slot_of, units
 from mtbench_ray.judges.scores import judge_label, mean_scores
-from mtbench_ray.schema import Outcome, Question, QuestionId, Request, Score, Slot, canonical
-from mtbench_ray.system.json_lines import json_lines
+from mtbench_ray.schema import Outcome, Question, Request, Score, Slot, canonical
 
 PACKAGE = "if-verifiable"
 PATCH = 1
@@ -149,16 +148,7 @@ class Instructions(Grader):
     def wanted(self, view: EvaluationView) -> list[Slot]:
         """Two verdicts of each instruction of each answer."""
         return [
-            Slot(
-                model=view.evaluation.model,
-                question_id=question.question_id,
-                category=question.category,
-                group=question.group,
-                turn=1,
-                sample=unit.sample,
-                answer_ids=(unit.answer_id,),
-                criterion=str(Criterion(place, one["id"], level)),
-            )
+            slot_of(view, unit, question, criterion=str(Criterion(place, one["id"], level)))
             for unit, question, _ in units(view)
             for place, one in enumerate(_instructions(question))
             for level in LEVELS
@@ -234,35 +224,8 @@ class InstructionBenchmark(Benchmark):
         official: Callable[[], Official | None] = lambda: None,
     ) -> QuestionSet:
         """Parse JSON lines of ``key``, ``prompt``, ``instruction_id_list`` and ``kwargs``."""
-        where = names.get("questions", "questions")
-        if references is not None:
-            raise UserError(
-                f"{self.name} is checked without references", "leave reference_path out"
-            )
-        revision = hashlib.sha256(questions.encode("utf-8", "surrogatepass")).hexdigest()
-        found: dict[QuestionId, Question] = {}
-        for place, row in _rows(questions, where):
-            key, prompt = row.get("key"), row.get("prompt")
-            if isinstance(key, bool) or not isinstance(key, int | str):
-                raise UserError(f"{place}: key must be a whole number or a text")
-            if not isinstance(prompt, str) or not prompt.strip():
-                raise UserError(f"{place}: prompt must be a text")
-            if key in found:
-                raise UserError(f"{place}: key {key} comes twice")
-            asked = _asked(row, place)
-            found[key] = Question(
-                benchmark=self.name,
-                question_id=key,
-                category=kind(asked[0]["id"]),
-                turns=(prompt,),
-                group=str(key),
-                tags=tuple(dict.fromkeys(f"instruction:{one['id']}" for one in asked)),
-                grading=canonical({"instructions": asked}),
-                revision=revision,
-            )
-        if not found:
-            raise UserError(f"{where} holds no questions")
-        return QuestionSet(tuple(found.values()))
+        found = read_questions(self.name, questions, references, names, _question)
+        return QuestionSet(found)
 
     def temperature(self, question: Question) -> float:
         """Greedy, as in the papers."""
@@ -278,9 +241,16 @@ def kind(instruction: str) -> str:
     return instruction.partition(":")[0]
 
 
-def _rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Place and object of each line."""
-    return ((f"{where} line {line}", row) for line, row in json_lines(text, where))
+def _question(row: Row) -> Iterator[Question]:
+    name, prompt = row.name("key"), row.text("prompt")
+    asked = _asked(row.fields, row.place)
+    yield row.question(
+        name,
+        kind(asked[0]["id"]),
+        prompt,
+        tags=tuple(dict.fromkeys(f"instruction:{one['id']}" for one in asked)),
+        grading=canonical({"instructions": asked}),
+    )
 
 
 def _asked(row: Mapping[str, Any], place: str) -> list[dict[str, Any]]:

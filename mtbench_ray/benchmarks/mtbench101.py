@@ -7,15 +7,14 @@ Their group is the dialogue: its score is the lowest one of its turns.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from mtbench_ray.benchmarks.base import Benchmark, Official, QuestionSet
+from mtbench_ray.benchmarks.question_rows import Row, read_questions
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import (
     Asked,
@@ -34,6 +33,7 @@ from mtbench_ray.judges.judge_prompt import (
     reference_hash,
     request_of,
     short_reply,
+    slot_of,
     units,
 )
 from mtbench_ray.judges.parse import format_examples, parse_rating
@@ -50,7 +50,6 @@ from mtbench_ray.schema import (
     Message,
     Outcome,
     Question,
-    QuestionId,
     Request,
     Score,
     Slot,
@@ -58,7 +57,6 @@ from mtbench_ray.schema import (
     text_hash,
 )
 from mtbench_ray.system.assets import Asset
-from mtbench_ray.system.json_lines import json_lines
 from mtbench_ray.system.python_constants import constant
 
 TASKS = ("CM", "AR", "SI", "TS", "CC", "CR", "FR", "SC", "SA", "MR", "GR", "PI", "IC")
@@ -119,16 +117,7 @@ class DialogueRating(Grader):
     def wanted(self, view: EvaluationView) -> list[Slot]:
         """One verdict per answer and judge sample."""
         return [
-            Slot(
-                model=view.evaluation.model,
-                question_id=question.question_id,
-                category=question.category,
-                group=question.group,
-                turn=1,
-                sample=unit.sample,
-                answer_ids=(unit.answer_id,),
-                judge_sample=judge_sample,
-            )
+            slot_of(view, unit, question, judge_sample=judge_sample)
             for unit, question, samples in units(view)
             for judge_sample in range(samples)
         ]
@@ -256,21 +245,8 @@ class MTBench101(Benchmark):
         official: Callable[[], Official | None] = lambda: None,
     ) -> QuestionSet:
         """Parse JSON lines of ``task``, ``id`` and ``history``, a list of ``user`` and ``bot``."""
-        where = names.get("questions", "questions")
-        if references is not None:
-            raise UserError(
-                f"{self.name} has its references among the questions", "leave reference_path out"
-            )
-        revision = hashlib.sha256(questions.encode("utf-8", "surrogatepass")).hexdigest()
-        found: dict[QuestionId, Question] = {}
-        for line, row in json_lines(questions, where):
-            for question in _turns(row, f"{where} line {line}", self.name, revision):
-                if question.question_id in found:
-                    raise UserError(f"{where} line {line}: dialogue {row['id']} comes twice")
-                found[question.question_id] = question
-        if not found:
-            raise UserError(f"{where} holds no dialogues")
-        return QuestionSet(tuple(found.values()))
+        found = read_questions(self.name, questions, references, names, _turns)
+        return QuestionSet(found)
 
     def complete(self, found: QuestionSet, texts: Mapping[str, str]) -> QuestionSet:
         """Keep the judge prompts."""
@@ -293,15 +269,14 @@ class MTBench101(Benchmark):
         return 0.0
 
 
-def _turns(row: Mapping[str, Any], place: str, benchmark: str, revision: str) -> list[Question]:
+def _turns(row: Row) -> list[Question]:
     """The judged turns of a dialogue."""
-    task, number, history = row.get("task"), row.get("id"), row.get("history")
+    place, task, history = row.place, row.fields.get("task"), row.fields.get("history")
     if task not in TASKS:
         raise UserError(
             f"{place}: task {task!r} is none of MT-Bench-101's", f"known: {', '.join(TASKS)}"
         )
-    if isinstance(number, bool) or not isinstance(number, int | str):
-        raise UserError(f"{place}: id must be a whole number or a text")
+    number = row.name("id")
     if not isinstance(history, list) or not history:
         raise UserError(f"{place}: history must be a list of turns")
     questions: list[Question] = []
@@ -312,15 +287,13 @@ def _turns(row: Mapping[str, Any], place: str, benchmark: str, revision: str) ->
             raise UserError(f"{place}: turn {turn} needs the texts user and bot")
         if turn > 1 or task not in FIRST_IS_GIVEN:
             questions.append(
-                Question(
-                    benchmark=benchmark,
-                    question_id=f"{number}-{turn}",
-                    category=task,
-                    turns=(user,),
+                row.question(
+                    f"{number}-{turn}",
+                    task,
+                    user,
                     references=(bot,) if task in NEEDS_REFERENCE else (),
                     group=str(number),
                     context=tuple(context),
-                    revision=revision,
                 )
             )
         context += [Message("user", user), Message("assistant", bot)]

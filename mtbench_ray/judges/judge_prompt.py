@@ -55,6 +55,22 @@ def units(view: EvaluationView) -> Iterator[tuple[Unit, Question, int]]:
         yield unit, questions[unit.question_id], samples
 
 
+def slot_of(view: EvaluationView, unit: Unit, question: Question, **more: Any) -> Slot:
+    """The verdict on the first turn of an answer; ``more`` are its other fields."""
+    return Slot(
+        **{
+            "model": view.evaluation.model,
+            "question_id": question.question_id,
+            "category": question.category,
+            "group": question.group,
+            "turn": 1,
+            "sample": unit.sample,
+            "answer_ids": (unit.answer_id,),
+        }
+        | more
+    )
+
+
 def opposing(view: EvaluationView) -> Callable[[Unit], str] | None:
     """The id of the opponent's answer that one meets: of the same sample, else its first one.
 

@@ -23,6 +23,7 @@ from mtbench_ray.judges.judge_prompt import (
     render,
     request_of,
     short_reply,
+    slot_of,
     units,
 )
 from mtbench_ray.judges.matches import FOR_MODEL, GAMES, Match, matches
@@ -135,13 +136,11 @@ class Pairwise(Grader):
         if opponent is None or theirs is None:
             return []
         return [
-            Slot(
-                model=evaluation.model,
-                question_id=question.question_id,
-                category=question.category,
-                group=question.group,
+            slot_of(
+                view,
+                unit,
+                question,
                 turn=turn,
-                sample=unit.sample,
                 answer_ids=(unit.answer_id, theirs(unit)),
                 order=order,
                 opponent=opponent.model,

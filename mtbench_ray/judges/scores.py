@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from mtbench_ray.judges.base import Item, ScoreOptions, value_of
@@ -179,3 +179,8 @@ def _score(
         ci_high=found.high,
         method=found.method,
     )
+
+
+def tag_value(tags: Iterable[str], kind: str) -> str:
+    """What a question's tag of a kind says (``theme:hedging``: hedging); empty without one."""
+    return next((tag.partition(":")[2] for tag in tags if tag.startswith(f"{kind}:")), "")

@@ -22,6 +22,7 @@ from mtbench_ray.judges.judge_prompt import (
     render,
     request_of,
     short_reply,
+    slot_of,
     units,
 )
 from mtbench_ray.judges.parse import parse_rating
@@ -63,16 +64,7 @@ class Single(Grader):
             UserError: An answer's question is not there.
         """
         return [
-            Slot(
-                model=view.evaluation.model,
-                question_id=question.question_id,
-                category=question.category,
-                group=question.group,
-                turn=turn,
-                sample=unit.sample,
-                answer_ids=(unit.answer_id,),
-                judge_sample=judge_sample,
-            )
+            slot_of(view, unit, question, turn=turn, judge_sample=judge_sample)
             for unit, question, samples in units(view)
             for turn in range(1, len(question.turns) + 1)
             for judge_sample in range(samples)

@@ -142,7 +142,7 @@ def test_an_unknown_instruction_is_an_error_that_names_it(run, prompts):
         ('{"prompt": "x"}', "line 1: key must be"),
         ('{"key": 1, "prompt": "x"}', "instruction_id_list must be"),
         ('{"key": 1, "prompt": "x", "instruction_id_list": ["a:b"], "kwargs": []}', "kwargs must"),
-        (line(1, "x", {"a:b": {}}) + line(1, "y", {"a:b": {}}), "line 2: key 1 comes twice"),
+        (line(1, "x", {"a:b": {}}) + line(1, "y", {"a:b": {}}), "line 2: question 1 comes twice"),
         ("", "holds no questions"),
     ],
 )

@@ -141,9 +141,9 @@ def test_a_row_that_is_no_dialogue_is_named_with_its_line(row, said):
 
 
 def test_a_dialogue_that_comes_twice_and_references_are_mistakes():
-    with pytest.raises(UserError, match=r"line 2: dialogue 1 comes twice"):
+    with pytest.raises(UserError, match="line 2: question 1-1 comes twice"):
         read([DIALOGUES[0], DIALOGUES[0]])
-    with pytest.raises(UserError, match="references among the questions"):
+    with pytest.raises(UserError, match="has no reference file"):
         get_benchmark("mt_bench_101").read(lines(DIALOGUES), "{}", {})
 
 

@@ -9,7 +9,8 @@ from paths import SHARED
 from stub_server import StubServer
 
 from mtbench_ray.benchmarks import get_benchmark
-from mtbench_ray.benchmarks.writingbench import CRITERION, LEVELS, REQUIREMENTS, SCORE
+from mtbench_ray.benchmarks.writing_criteria import CRITERION, REQUIREMENTS, SCORE
+from mtbench_ray.benchmarks.writingbench import LEVELS
 from mtbench_ray.config import JudgeConfig, ModelConfig
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import EvaluationView, Reply, ScoreOptions
