@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from mtbench_ray.config import ClusterConfig, EngineConfig
 from mtbench_ray.endpoint.shared_limit import NAMESPACE
 from mtbench_ray.errors import UserError
@@ -92,7 +94,7 @@ def start_ray(cluster: ClusterConfig) -> None:
         os.environ["RAY_TMPDIR"] = folder
     try:
         with _quiet_stderr():
-            ray.init(address=address, **options)
+            _init(address, options)
     except ray.exceptions.AuthenticationError:
         raise UserError(
             f"the Ray cluster at {address or 'this machine'} wants a token, or another one",
@@ -117,6 +119,24 @@ def start_ray(cluster: ClusterConfig) -> None:
             f"Ray at {address} cannot be reached: {said}",
             "check cluster.address and RAY_ADDRESS, or unset both to start Ray here",
         ) from None
+
+
+def _init(address: str | None, options: dict[str, Any]) -> None:
+    """``ray.init``, once more where Ray's processes here were not up in the 30 s it gives them."""
+    import ray
+
+    before = set(psutil.Process().children())
+    try:
+        ray.init(address=address, **options)
+    except Exception as error:
+        if address is not None or "timed out during startup" not in str(error):
+            raise
+        # They would stay until this process ends, and hold up the next ones.
+        for process in set(psutil.Process().children()) - before:
+            with contextlib.suppress(psutil.Error):
+                if process.name() in ("raylet", "gcs_server"):
+                    process.kill()
+        ray.init(address=address, **options)
 
 
 def forget_ray() -> None:

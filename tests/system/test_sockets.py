@@ -1,7 +1,10 @@
 """Folders for sockets, whose paths are short by the system's own limit."""
 
 import os
+import time
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from mtbench_ray.config import ClusterConfig, JudgeConfig
@@ -89,6 +92,39 @@ def test_ray_that_is_not_up_in_time_is_told_without_a_traceback(init):
     assert "run the same command again" in caught.value.hint
     with pytest.raises(UserError, match=r"Ray at 10\.0\.0\.1:6379 cannot"):
         start_ray(ClusterConfig(address="10.0.0.1:6379"))
+
+
+@pytest.mark.rays
+def test_ray_that_is_not_up_in_time_is_started_once_more(monkeypatch):
+    """The first one cannot be asked for its node, as on a machine that is too busy."""
+    import ray
+    from ray._private import services
+
+    late, found = [], services.get_node
+
+    def get_node(*args):
+        if late:
+            return found(*args)
+        late.extend(mine())
+        raise RuntimeError("not there yet")
+
+    def mine():
+        return [
+            one for one in psutil.Process().children() if one.name() in ("raylet", "gcs_server")
+        ]
+
+    monkeypatch.setattr(services, "get_node", get_node)
+    # Ray's patience of 30 s is at its end with the first look.
+    hurried = SimpleNamespace(**vars(time))
+    hurried.monotonic = lambda: time.monotonic() + 1000 * bool(late)
+    monkeypatch.setattr("ray._private.node.time", hurried)
+    start_ray(ClusterConfig(num_cpus=1))
+    try:
+        assert ray.get(ray.remote(lambda: 3).remote()) == 3
+        _, alive = psutil.wait_procs(late, timeout=5)
+        assert (len(late), alive, len(mine())) == (2, [], 2)
+    finally:
+        ray.shutdown()
 
 
 def test_a_cluster_that_wants_a_token_says_how_to_give_it(init):
