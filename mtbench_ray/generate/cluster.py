@@ -135,7 +135,8 @@ def _init(address: str | None, options: dict[str, Any]) -> None:
         for process in set(psutil.Process().children()) - before:
             with contextlib.suppress(psutil.Error):
                 if process.name() in ("raylet", "gcs_server"):
-                    process.kill()
+                    for one in (*process.children(recursive=True), process):
+                        one.kill()
         ray.init(address=address, **options)
 
 

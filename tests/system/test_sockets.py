@@ -100,12 +100,13 @@ def test_ray_that_is_not_up_in_time_is_started_once_more(monkeypatch):
     import ray
     from ray._private import services
 
-    late, found = [], services.get_node
+    late, theirs, found = [], [], services.get_node
 
     def get_node(*args):
         if late:
             return found(*args)
         late.extend(mine())
+        theirs.extend(child for one in late for child in one.children(recursive=True))
         raise RuntimeError("not there yet")
 
     def mine():
@@ -121,7 +122,7 @@ def test_ray_that_is_not_up_in_time_is_started_once_more(monkeypatch):
     start_ray(ClusterConfig(num_cpus=1))
     try:
         assert ray.get(ray.remote(lambda: 3).remote()) == 3
-        _, alive = psutil.wait_procs(late, timeout=5)
+        _, alive = psutil.wait_procs([*late, *theirs], timeout=5)
         assert (len(late), alive, len(mine())) == (2, [], 2)
     finally:
         ray.shutdown()
