@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from mtbench_ray.config import RunConfig
 from mtbench_ray.endpoint.keys import scrub
@@ -13,11 +14,13 @@ from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.planning.jobs import Job
 from mtbench_ray.planning.run_evaluations import RunEvaluations
 from mtbench_ray.run.after_round import after_round
-from mtbench_ray.run.kept import Kept
 from mtbench_ray.run.session import Session
 from mtbench_ray.run.signals import Interrupts
 from mtbench_ray.system.debugging import debugging
 from mtbench_ray.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from mtbench_ray.run.kept import Kept
 
 
 def tell(line: str) -> None:
