@@ -53,9 +53,6 @@ def run_round(
     Raises:
         UserError: The disk is full, the cluster too small and the like; rows so far are kept.
     """
-    from mtbench_ray.reports.main import finish
-    from mtbench_ray.reports.results import Results
-
     session = Session(jobs, wanted.rows, workspace, command, interrupts, kept)
     session.record.notes += changes
     try:
@@ -66,6 +63,10 @@ def run_round(
         with contextlib.suppress(UserError):  # the disk, perhaps: the first reason is told
             workspace.save_run(session.record)
         raise
+    # Now, when nothing waits for it; a session imports it while the last judge calls run.
+    from mtbench_ray.reports.main import finish
+    from mtbench_ray.reports.results import Results
+
     complete = finish(
         workspace, session.record, wanted.rows, config, session.nothing_pending, show=kept is None
     )

@@ -89,6 +89,12 @@ def _prompt(request: Request) -> list[str]:
     return [message.content for message in request.messages]
 
 
+def _import_reports() -> None:
+    import mtbench_ray.reports.main  # noqa: F401
+
+    warm_up()
+
+
 @dataclass
 class Session:
     """The run of prepared jobs on an open workspace.
@@ -314,7 +320,7 @@ class Session:
         """Import what the tables need while the last replies of judges are waited for."""
         if self._judging and not self._generating and not self._warm:
             self._warm = True
-            start_thread("tables", warm_up, ended=lambda _: None)
+            start_thread("tables", _import_reports, ended=lambda _: None)
 
     def _handle(self, event: Any) -> None:
         if isinstance(event, Turn):
