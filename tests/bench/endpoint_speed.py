@@ -11,6 +11,8 @@ conversation at the server's own pace plus one judgment. Printed are medians ove
     end          from the last judgment until the command has ended (tables, files)
     CPU          of the command, without the servers
 
+and what the imports before the first call take one after the other.
+
 With ``--against DIR``, another checkout of this repository (``git worktree add DIR main``), both
 run in turn: figures of one machine at one time, and their ratios.
 """
@@ -28,6 +30,9 @@ import time
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
+LIBRARIES = ("numpy", "hydra", "openai", "mtbench_ray.cli.main", "mtbench_ray.run.main")
+# As a user has it: compiled once, not at each start.
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 PARTS = ("first call", "answers", "over the longest", "tail", "end", "in all", "least", "CPU")
 
 
@@ -52,8 +57,6 @@ def measure(
         pace: Tokens a second of the answer server.
         latency: Of the judge, in seconds.
     """
-    # As a user has it: compiled once, not at each start.
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as workspace:
         began = time.time()
         command = subprocess.Popen(
@@ -63,7 +66,7 @@ def measure(
                 f"judge.base_url={judge_url}", f"workspace={workspace}",
             ],
             cwd=checkout,
-            env=environment,
+            env=ENVIRONMENT,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
@@ -86,6 +89,19 @@ def measure(
              judged - last_answer, ended - judged, ended - began, longest + latency,
              used.ru_utime + used.ru_stime)  # fmt: skip
     return dict(zip(PARTS, found, strict=True))
+
+
+def imports(checkout: Path) -> dict[str, float]:
+    """Seconds of each library, without what an earlier one has imported."""
+    code = f"import {', '.join(LIBRARIES)}"
+    lines = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code],
+        cwd=checkout, env=ENVIRONMENT, capture_output=True, text=True, check=True,
+    ).stderr.splitlines()  # fmt: skip
+    # "import time: self | cumulative | name", in microseconds; what is imported within is indented.
+    fields = [line.split("|") for line in lines if line.startswith("import time:")]
+    took = {name[1:]: cumulative for _, cumulative, name in fields}
+    return {name: int(took[name]) / 1e6 for name in LIBRARIES}
 
 
 def main() -> None:
@@ -119,6 +135,8 @@ def main() -> None:
         for other in medians[1:]:
             line += f" {other[part]:.2f} s | {medians[0][part] / other[part]:.2f} |"
         print(line)
+    for name, seconds in imports(TESTS.parent).items():
+        print(f"import {name}: {seconds:.2f} s")
     print(f"in all, of the least possible: {medians[0]['in all'] / medians[0]['least']:.2f}")
 
 
