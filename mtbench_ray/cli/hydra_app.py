@@ -235,6 +235,7 @@ def _hydra(
 
     folders = config_folders(typed.args)
     known = presets(folders)
+    _register_schema(known)
     _register(typed, known, folders)
     hydra_launcher.register(run_many)
     if plan_in is not None:
@@ -315,8 +316,8 @@ def _refusal(error: Exception) -> UserError:
     return UserError(f"the settings cannot be read: {said}", cause)
 
 
-def _register(typed: Typed, known: Mapping[str, Collection[str]], folders: Sequence[Path]) -> None:
-    """Make the schema and the free-form choices known to Hydra."""
+def _register_schema(known: Mapping[str, Collection[str]]) -> None:
+    """Make the schema and the benchmarks known to Hydra."""
     from hydra.core.config_store import ConfigStore
 
     store = ConfigStore.instance()
@@ -324,6 +325,13 @@ def _register(typed: Typed, known: Mapping[str, Collection[str]], folders: Seque
     for name in benchmarks():
         if name not in known.get("benchmark", ()):  # no file of its own
             store.store(group="benchmark", name=name, node={"name": name})
+
+
+def _register(typed: Typed, known: Mapping[str, Collection[str]], folders: Sequence[Path]) -> None:
+    """Make the free-form choices known to Hydra."""
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
     for (group, name), text in typed.choices.items():
         # What is typed is a name: an interpolation in it would be an accident.
         plain = text.replace("${", "\\${")

@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 _PROBE_S = 1.0
 """The first call goes alone for so long: what its refusal teaches is paid once, not 128 times. A
 refusal comes at once; a good reply may take long, and the others do not wait for it."""
+_PROBE_LEAST_S = 0.1
+"""A refusal comes about as soon as the list of models, which is asked for at the same moment: when
+that is there, the others wait for twice its time more, and for so long at least."""
 _FIRST_CALLS = 8
 """So many calls of a paid judge are in flight until the first reply could be read."""
 _REFUSED_S = 20.0
@@ -323,7 +326,11 @@ class EndpointClient:
 
     async def _ask_models(self) -> None:
         """What the service lists of its models: another checkpoint may be behind the same name."""
-        self._served = read_models(await self._transport.models(_MODELS_S))
+        body, took_s = await self._transport.models(_MODELS_S)
+        self._served = read_models(body)
+        if self._served:
+            await asyncio.sleep(max(_PROBE_LEAST_S, 2 * took_s))
+            self._settled.set()
 
     def _check_open(self) -> None:
         if self.stopped:

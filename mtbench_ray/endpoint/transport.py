@@ -206,14 +206,15 @@ class Transport:
         finally:
             replica.in_flight -= 1
 
-    async def models(self, timeout_s: float) -> str:
-        """The body of the service's list of models; empty where it gives none in time."""
+    async def models(self, timeout_s: float) -> tuple[str, float]:
+        """The body of the service's list of models, empty where it gives none in time, and the
+        seconds that the service took for it."""
         try:
             async with asyncio.timeout(timeout_s):
                 raw = await self._replicas[0].client.models.with_raw_response.list()
-            return _text(raw.http_response)
+            return _text(raw.http_response), raw.http_response.elapsed.total_seconds()
         except Exception:  # a service may have no such list, and answer whatever it likes
-            return ""
+            return "", timeout_s
 
     def _pick(self) -> _Replica:
         """The least busy replica, those that refused a connection lately last."""

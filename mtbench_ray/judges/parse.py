@@ -75,6 +75,8 @@ class Verdict:
 
 _LONGEST = 200_000
 """Characters from the end of a reply that are looked at."""
+_KEPT = 1024
+"""A run reads each reply when it comes, for its progress and for its tables: not anew each time."""
 
 
 def parse_rating(
@@ -102,6 +104,18 @@ def parse_rating(
         return _nothing(text or "", finish_reason, "empty")
     if parity == "fastchat" and style == "brackets":
         return _fastchat_rating(text)
+    return _rating(text, finish_reason, scale, style, thinking, frozenset(examples))
+
+
+@lru_cache(maxsize=_KEPT)
+def _rating(
+    text: str,
+    finish_reason: str | None,
+    scale: tuple[float, float],
+    style: str,
+    thinking: tuple[str, str],
+    examples: frozenset[str],
+) -> Verdict:
     seen = plain(outside_thinking(text, thinking))
     find = scores if style == "tags" else ratings
     mark = _read(seen, finish_reason, examples, lambda part: find(part, scale[1]))
@@ -129,6 +143,13 @@ def parse_winner(
             if f"[[{letter}]]" in text:
                 return Verdict(value, label=value)
         return Verdict(None, "no_winner")
+    return _winner(text, finish_reason, thinking, frozenset(examples))
+
+
+@lru_cache(maxsize=_KEPT)
+def _winner(
+    text: str, finish_reason: str | None, thinking: tuple[str, str], examples: frozenset[str]
+) -> Verdict:
     seen = plain(outside_thinking(text, thinking))
     mark = _read(seen, finish_reason, examples, winners)
     if mark is None:

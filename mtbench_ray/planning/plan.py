@@ -76,7 +76,7 @@ def outcomes(
         decided: See :attr:`Board.decided`; None where the evaluation's race is not, or is none.
     """
     board = Board([view], judgments)
-    board.update()
+    board.name()
     if decided is not None:
         board.decided[0] = decided
     return [board.outcome(one) for one in board.verdicts[0]]
@@ -238,12 +238,27 @@ class Board:
         return [one for wanted in self.verdicts for one in wanted if not one.judgment_id]
 
     def update(self, answer_ids: Iterable[str] | None = None) -> Update:
-        """Name the verdicts whose answers are there.
+        """Name the verdicts whose answers are there, and find what is to be judged of them.
 
         Args:
             answer_ids: Look only at verdicts on these answers; None looks at all.
         """
-        found = Update([], [])
+        found = self.name(answer_ids)
+        requests = [
+            (one.view, request)
+            for one, request in found
+            if self.named[request.judgment_id] is one
+            and not counts(self.views[one.view], self.judgments.get(request.judgment_id))
+        ]
+        return Update([one for one, _ in found], requests)
+
+    def name(self, answer_ids: Iterable[str] | None = None) -> list[tuple[WantedVerdict, Request]]:
+        """Name the verdicts whose answers are there; each with its request.
+
+        Args:
+            answer_ids: As of :meth:`update`.
+        """
+        found = []
         for answer in list(self._waiting) if answer_ids is None else answer_ids:
             still = []
             for one in self._waiting.get(answer, ()):
@@ -255,12 +270,8 @@ class Board:
                     continue
                 request = render(view, one.slot)
                 one.judgment_id = request.judgment_id
-                found.named.append(one)
-                if request.judgment_id in self.named:
-                    continue
-                self.named[request.judgment_id] = one
-                if not counts(view, self.judgments.get(request.judgment_id)):
-                    found.requests.append((one.view, request))
+                self.named.setdefault(request.judgment_id, one)
+                found.append((one, request))
             self._waiting[answer] = still
         return found
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from mtbench_ray.config import RunConfig
 from mtbench_ray.models.naming import Naming
 from mtbench_ray.reports.results import Results
-from mtbench_ray.run.alerts import alert
 from mtbench_ray.run.pictures_beside import PicturesBeside
 from mtbench_ray.schema import Evaluation
 from mtbench_ray.trackers import send as trackers
@@ -39,6 +38,8 @@ def after_round(
         tell: Takes lines for the user.
     """
     if config.watch.enabled:
+        from mtbench_ray.run.alerts import alert
+
         alert(results, rows, config.watch.alert, tell)
         if config.workspace not in _pictures:
             root, report = results.workspace.root.resolve(), config.report

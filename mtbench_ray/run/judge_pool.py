@@ -8,19 +8,21 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mtbench_ray.config import JudgeConfig, RunConfig
 from mtbench_ray.endpoint.served import ServedModels
-from mtbench_ray.engines.cpu import thread_share
 from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.generate.cluster import fits, gpus_by_node, require_gpus
 from mtbench_ray.judges.base import EvaluationView, Reading, Reply
-from mtbench_ray.judges.stage import Budget, JudgeStage
+from mtbench_ray.judges.budget import Budget
 from mtbench_ray.planning.plan import Board, counts, shortened
 from mtbench_ray.schema import Judgment, Request, canonical
 from mtbench_ray.system.threads import start_thread
 from mtbench_ray.workspace.batch_ledger import BatchLedger
+
+if TYPE_CHECKING:
+    from mtbench_ray.judges.stage import JudgeStage
 
 MAX_CRASHES = 3
 """Times that the servers of a local judge are started again."""
@@ -214,6 +216,8 @@ class Judges:
 
     def cpu_share(self, replicas: int) -> int:
         """Cores over the engines and judge servers that run at the same time on one node."""
+        from mtbench_ray.engines.cpu import thread_share
+
         servers = sum(judge.config.replicas for judge in self._local() if self._together(judge))
         return thread_share(os.cpu_count() or 1, replicas + servers)
 
@@ -281,6 +285,8 @@ class Judges:
             return shortened(view, self._board.named[request.judgment_id].slot, request, tokens)
 
         def make_stage() -> JudgeStage:
+            from mtbench_ray.judges.stage import JudgeStage
+
             return JudgeStage(
                 config,
                 key=key,

@@ -12,7 +12,7 @@ from pathlib import Path
 from mtbench_ray.config import RunConfig, TrackerConfig
 from mtbench_ray.errors import EXIT_OK, UserError
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.judges.stage import check_budget
+from mtbench_ray.judges.budget import check_budget
 from mtbench_ray.planning.jobs import prepare
 from mtbench_ray.planning.run_evaluations import evaluations
 from mtbench_ray.planning.settings_diff import describe_changes
@@ -21,7 +21,6 @@ from mtbench_ray.run.progress import report_while_long
 from mtbench_ray.run.racing import races
 from mtbench_ray.run.round import run_round, tell
 from mtbench_ray.run.signals import Interrupts
-from mtbench_ray.run.watch import watch
 from mtbench_ray.system.redact import secrets_in
 from mtbench_ray.trackers.settings import Checking
 from mtbench_ray.validate import validate
@@ -63,7 +62,6 @@ def _run_jobs(
     configs: Sequence[RunConfig], command: Sequence[str], plan_only: bool, interrupts: Interrupts
 ) -> RunResult:
     from mtbench_ray.endpoint.keys import resolve_key
-    from mtbench_ray.reports.plan_table import print_plan
     from mtbench_ray.reports.results import Results
 
     first = configs[0]
@@ -87,6 +85,8 @@ def _run_jobs(
         if first.fresh:
             workspace.start_over(command)
         if first.watch.enabled and not plan_only:
+            from mtbench_ray.run.watch import watch
+
             tracker.wait((), naming_of(first), tell)
             code = watch(configs, workspace, command, interrupts)
             return RunResult(code, [None for _ in configs])
@@ -99,6 +99,8 @@ def _run_jobs(
         if not first.quiet:
             print(*changes, sep="\n", end="\n" * bool(changes), file=sys.stderr)
         if plan_only:
+            from mtbench_ray.reports.plan_table import print_plan
+
             print_plan(jobs, rows, workspace, show=first.show)
             return RunResult(EXIT_OK, [None for _ in configs])
         tracker.wait((job.answers.model for job in jobs), naming_of(first), tell)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from mtbench_ray.config import RunConfig
 from mtbench_ray.endpoint.keys import scrub
@@ -13,11 +14,13 @@ from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.planning.jobs import Job
 from mtbench_ray.planning.run_evaluations import RunEvaluations
 from mtbench_ray.run.after_round import after_round
-from mtbench_ray.run.kept import Kept
 from mtbench_ray.run.session import Session
 from mtbench_ray.run.signals import Interrupts
 from mtbench_ray.system.debugging import debugging
 from mtbench_ray.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from mtbench_ray.run.kept import Kept
 
 
 def tell(line: str) -> None:
@@ -50,9 +53,6 @@ def run_round(
     Raises:
         UserError: The disk is full, the cluster too small and the like; rows so far are kept.
     """
-    from mtbench_ray.reports.main import finish
-    from mtbench_ray.reports.results import Results
-
     session = Session(jobs, wanted.rows, workspace, command, interrupts, kept)
     session.record.notes += changes
     try:
@@ -63,6 +63,10 @@ def run_round(
         with contextlib.suppress(UserError):  # the disk, perhaps: the first reason is told
             workspace.save_run(session.record)
         raise
+    # Now, when nothing waits for it; a session imports it while the last judge calls run.
+    from mtbench_ray.reports.main import finish
+    from mtbench_ray.reports.results import Results
+
     complete = finish(
         workspace, session.record, wanted.rows, config, session.nothing_pending, show=kept is None
     )

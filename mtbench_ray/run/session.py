@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mtbench_ray.endpoint.served import ServedModels
 from mtbench_ray.endpoint.shared_limit import learned_rates, remember_rates
@@ -43,7 +43,6 @@ from mtbench_ray.planning.jobs import Job
 from mtbench_ray.planning.plan import Board, good_turns, view_of
 from mtbench_ray.planning.run_evaluations import judges_by_settings
 from mtbench_ray.run.judge_pool import Judges, ServerNews
-from mtbench_ray.run.kept import Kept
 from mtbench_ray.run.overview import overview
 from mtbench_ray.run.pending_work import pending_work
 from mtbench_ray.run.progress import Progress, report_while_long
@@ -57,6 +56,9 @@ from mtbench_ray.workspace.batch_ledger import BatchLedger
 from mtbench_ray.workspace.parquet import warm_up
 from mtbench_ray.workspace.run_record import RunRecord
 from mtbench_ray.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from mtbench_ray.run.kept import Kept
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +87,12 @@ class _HeadLost:
 
 def _prompt(request: Request) -> list[str]:
     return [message.content for message in request.messages]
+
+
+def _import_reports() -> None:
+    import mtbench_ray.reports.main  # noqa: F401
+
+    warm_up()
 
 
 @dataclass
@@ -312,7 +320,7 @@ class Session:
         """Import what the tables need while the last replies of judges are waited for."""
         if self._judging and not self._generating and not self._warm:
             self._warm = True
-            start_thread("tables", warm_up, ended=lambda _: None)
+            start_thread("tables", _import_reports, ended=lambda _: None)
 
     def _handle(self, event: Any) -> None:
         if isinstance(event, Turn):

@@ -57,6 +57,8 @@ def write_table(path: Path, cls: type[Any], rows: Iterable[Any]) -> None:
     import pyarrow
     from pyarrow import parquet
 
+    from mtbench_ray.workspace.columns import column
+
     schema = _arrow_schema(cls)
     rows = iter(rows)
     with (
@@ -64,15 +66,15 @@ def write_table(path: Path, cls: type[Any], rows: Iterable[Any]) -> None:
         parquet.ParquetWriter(str(temporary), schema, compression="zstd") as writer,
     ):
         while batch := [_flat(row) for row in islice(rows, _BATCH)]:
-            writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
+            columns = [column([row[field.name] for row in batch], field.type) for field in schema]
+            writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
 
 
 def warm_up() -> None:
-    """Import what :func:`write_table` needs: a second of Python, well spent while others work."""
-    import pyarrow
+    """Import what :func:`write_table` needs, while others work."""
     from pyarrow import parquet  # noqa: F401
 
-    pyarrow.array([None])  # looks for pandas, and imports it
+    from mtbench_ray.workspace import columns  # noqa: F401
 
 
 def read_rows(path: Path, cls: type[Row], problem: Callable[[str], None] = warn) -> Iterator[Row]:

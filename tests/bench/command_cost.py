@@ -5,7 +5,8 @@
 Printed: seconds of CPU (user and system) of ``plan`` with a checkpoint's template, of
 ``stage=judge`` with 160 judgments, and of a line with nothing pending; what the imports of Hydra,
 openai and transformers take by themselves in the same run; which heavy modules each command loads.
-The checkpoint is a small one made here, its judge a stub in a process of its own.
+The checkpoint is a small one made here, its judge a stub in a process of its own. Python keeps what
+it has compiled, as it does for a user, whatever PYTHONDONTWRITEBYTECODE says here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS / "support"))
 HEAVY = ("transformers", "torch", "vllm", "ray", "openai", "pandas", "datasets")
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 AIMS = {"plan": 2.0, "stage=judge": 2.0, "nothing pending": 1.0}
 
 
@@ -30,7 +32,9 @@ def cpu(*command: str) -> float:
         RuntimeError: It failed.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, check=False, env=ENVIRONMENT
+    )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr[-1000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
