@@ -63,10 +63,10 @@ def run_round(
         with contextlib.suppress(UserError):  # the disk, perhaps: the first reason is told
             workspace.save_run(session.record)
         raise
-    complete = finish(
-        workspace, session.record, wanted.rows, config, session.nothing_pending, show=kept is None
-    )
     report = config.report
     results = Results(workspace, ScoreOptions(config.parity, report.resamples, report.seed))
+    complete = finish(
+        results, session.record, wanted.rows, config, session.nothing_pending, show=kept is None
+    )
     after_round(results, wanted.rows, config, session.record, tell)
     return EXIT_PARTIAL if code == EXIT_OK and not complete else code
