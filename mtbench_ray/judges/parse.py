@@ -75,6 +75,9 @@ class Verdict:
 
 _LONGEST = 200_000
 """Characters from the end of a reply that are looked at."""
+_REPLIES = 1 << 20
+"""Replies whose verdicts are remembered: a run looks at each several times (what is pending, what it
+comes to, its files), and reading one takes half a millisecond. Rows hold their texts anyway."""
 
 
 def parse_rating(
@@ -98,6 +101,19 @@ def parse_rating(
         thinking: Opening and closing tag of the judge's thinking.
         examples: Verdicts in the judge prompt itself, see :func:`format_examples`.
     """
+    return _rating(text, finish_reason, parity, scale, style, thinking, frozenset(examples))
+
+
+@lru_cache(maxsize=_REPLIES)
+def _rating(
+    text: str | None,
+    finish_reason: str | None,
+    parity: str,
+    scale: tuple[float, float],
+    style: str,
+    thinking: tuple[str, str],
+    examples: frozenset[str],
+) -> Verdict:
     if not text or not text.strip():
         return _nothing(text or "", finish_reason, "empty")
     if parity == "fastchat" and style == "brackets":
@@ -122,6 +138,17 @@ def parse_winner(
     examples: Collection[str] = (),
 ) -> Verdict:
     """Read the winner of one game: ``A``, ``B`` or ``tie``. Arguments as in parse_rating."""
+    return _winner(text, finish_reason, parity, thinking, frozenset(examples))
+
+
+@lru_cache(maxsize=_REPLIES)
+def _winner(
+    text: str | None,
+    finish_reason: str | None,
+    parity: str,
+    thinking: tuple[str, str],
+    examples: frozenset[str],
+) -> Verdict:
     if not text or not text.strip():
         return _nothing(text or "", finish_reason, "empty")
     if parity == "fastchat":

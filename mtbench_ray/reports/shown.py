@@ -133,7 +133,7 @@ def keep(workspace: Workspace, options: ScoreOptions, before: str, shown: Shown)
     Args:
         before: The :func:`state` from before the rows were read.
     """
-    if workspace.problems or list(entry_points(group=ENTRY_POINTS)):
+    if workspace.problems or entry_points(group=ENTRY_POINTS):
         return
     with suppress(OSError, UserError):
         if state(workspace.root, options) == before:
@@ -145,7 +145,7 @@ def load(root: Path, options: ScoreOptions) -> Shown | None:
     """What :func:`keep` kept, or None where there is none that is right today."""
     try:
         kept = json.loads((root / FILE).read_bytes())
-        if kept["state"] != state(root, options) or list(entry_points(group=ENTRY_POINTS)):
+        if kept["state"] != state(root, options) or entry_points(group=ENTRY_POINTS):
             return None
         return Shown(kept["summary"], kept["spreads"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -38,7 +37,7 @@ def mistyped(row: Any) -> str | None:
     # Most rows have values of types that an earlier row had, which was right: what is left to look
     # at is what a type does not say.
     fields = _fields(type(row))
-    values = _getter(type(row))(row)
+    values = _values(row)
     kinds = (type(row), *map(type, values))
     if kinds in _RIGHT:
         numbers, tuples = _RIGHT[kinds]
@@ -60,10 +59,15 @@ _RIGHT: dict[tuple[type[Any], ...], tuple[list[int], list[int]]] = {}
 """Types of a row's values that are right; places of the whole numbers and tuples among them."""
 
 
-@cache
-def _getter(cls: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
+_GETTERS: dict[type[Any], Callable[[Any], tuple[Any, ...]]] = {}
+
+
+def _values(row: Any) -> tuple[Any, ...]:
     """All values of a row, in the order of its fields."""
-    return attrgetter(*(field.name for field in dataclasses.fields(cls)))
+    cls = type(row)
+    if cls not in _GETTERS:
+        _GETTERS[cls] = attrgetter(*(field.name for field in dataclasses.fields(cls)))
+    return _GETTERS[cls](row)
 
 
 def _mistyped(row: Any) -> str | None:
