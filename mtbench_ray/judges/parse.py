@@ -76,8 +76,8 @@ class Verdict:
 _LONGEST = 200_000
 """Characters from the end of a reply that are looked at."""
 _REPLIES = 1 << 20
-"""Replies whose verdicts are remembered: a run looks at each several times (what is pending, what it
-comes to, its files), and reading one takes half a millisecond. Rows hold their texts anyway."""
+"""Replies whose verdicts are remembered: a run looks at each several times (what is pending, what
+it comes to, its files), and reading one takes half a millisecond. Rows hold their texts anyway."""
 
 
 def parse_rating(
