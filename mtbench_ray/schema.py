@@ -513,22 +513,20 @@ def decode(cls: type[Row], data: Mapping[str, Any]) -> Row:
         raise ValueError(
             f"row of schema {version!r}, this version reads up to {SCHEMA}: upgrade mtbench_ray"
         )
+    if (revivers := _REVIVERS.get(cls)) is None:  # once for a class: millions of rows are read
+        revivers = _REVIVERS[cls] = {
+            field.name: _NESTED.get(str(field.type).removesuffix(" | None").strip())
+            for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+        }
     values: dict[str, Any] = {}
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if field.name in data:
-            values[field.name] = _revive(str(field.type), data[field.name])
+    for name, value in data.items():
+        if name in revivers:
+            revive = revivers[name]
+            values[name] = value if revive is None or value is None else revive(value)
     try:
         return cls(**values)
     except TypeError as error:
         raise ValueError(f"not a {cls.__name__} row: {error}") from None
-
-
-def _revive(annotation: str, value: Any) -> Any:
-    """JSON lists back to the tuples (of messages, units, answer sets) that the field declares."""
-    nested = _NESTED.get(annotation.removesuffix(" | None").strip())
-    if value is None or nested is None:
-        return value
-    return nested(value)
 
 
 def _tuple_of(cls: type[Any]) -> Any:
@@ -541,3 +539,6 @@ _NESTED: dict[str, Any] = {
     "tuple[Unit, ...]": _tuple_of(Unit),
     "AnswerSet": lambda item: decode(AnswerSet, item),
 }
+
+_REVIVERS: dict[type[Any], dict[str, Any]] = {}
+"""What makes a field of a row from JSON, None where that is the value itself."""

@@ -198,13 +198,25 @@ def _hydra(
                 words = [one for one in words if not one.startswith(("benchmark=", "benchmarks="))]
                 more = [f"benchmark={benchmark}", "benchmarks=[]"]
             more += [*in_file.get(benchmark, []), *_quoted(typed.of_benchmark.get(benchmark, []))]
+            like: RunConfig | None = None
             for text in settings.models:
                 own = Typed()
                 name = choice("model", text, known, own, takes_any_name(overrides))
+                a_path = ("model", name) in own.choices and not own.revisions
+                if a_path and like is not None:
+                    made.append(replace(like, model=replace(like.model, path=text)))
+                    continue
                 _register(own, known, folders)
                 kept = [one for one in words if not one.startswith(("model=", "models="))]
                 line = [*kept, *more, f"model={name}", "models=[]"]
-                made.append(_settings(compose("config", line)))
+                composed = compose("config", line)
+                made.append(_settings(composed))
+                if (
+                    a_path
+                    and made[-1].model.path == text
+                    and "${" not in OmegaConf.to_yaml(composed)
+                ):
+                    like = made[-1]  # those of the next path differ in it alone
             if not settings.models:
                 made.append(_settings(compose("config", [*words, *more])) if more else settings)
         return made

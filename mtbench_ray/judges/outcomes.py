@@ -66,8 +66,12 @@ def read_again(view: EvaluationView, judgment: Judgment) -> Judgment:
         return judgment
     reply = Reply(judgment.text, judgment.finish_reason, judgment.logprobs)
     read = sound(view.grader.read(judgment, view, reply))
+    today = read.label, read.value, read.status, read.reason or None
+    stored = judgment.label, judgment.value, judgment.status, judgment.error
+    if today == stored and type(read.value) is type(judgment.value):
+        return judgment  # as nearly all are; a copy of each would be half of a report's memory
     return dataclasses.replace(
-        judgment, label=read.label, value=read.value, status=read.status, error=read.reason or None
+        judgment, label=today[0], value=today[1], status=today[2], error=today[3]
     )
 
 

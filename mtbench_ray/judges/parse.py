@@ -75,8 +75,9 @@ class Verdict:
 
 _LONGEST = 200_000
 """Characters from the end of a reply that are looked at."""
-_KEPT = 1024
-"""A run reads each reply when it comes, for its progress and for its tables: not anew each time."""
+_REPLIES = 1 << 17
+"""Replies whose verdicts are remembered: a run looks at each several times (what is pending, what
+it comes to, its files), and reading one takes half a millisecond. Rows hold their texts anyway."""
 
 
 def parse_rating(
@@ -100,22 +101,23 @@ def parse_rating(
         thinking: Opening and closing tag of the judge's thinking.
         examples: Verdicts in the judge prompt itself, see :func:`format_examples`.
     """
-    if not text or not text.strip():
-        return _nothing(text or "", finish_reason, "empty")
-    if parity == "fastchat" and style == "brackets":
-        return _fastchat_rating(text)
-    return _rating(text, finish_reason, scale, style, thinking, frozenset(examples))
+    return _rating(text, finish_reason, parity, scale, style, thinking, frozenset(examples))
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_REPLIES)
 def _rating(
-    text: str,
+    text: str | None,
     finish_reason: str | None,
+    parity: str,
     scale: tuple[float, float],
     style: str,
     thinking: tuple[str, str],
     examples: frozenset[str],
 ) -> Verdict:
+    if not text or not text.strip():
+        return _nothing(text or "", finish_reason, "empty")
+    if parity == "fastchat" and style == "brackets":
+        return _fastchat_rating(text)
     seen = plain(outside_thinking(text, thinking))
     find = scores if style == "tags" else ratings
     mark = _read(seen, finish_reason, examples, lambda part: find(part, scale[1]))
@@ -136,6 +138,17 @@ def parse_winner(
     examples: Collection[str] = (),
 ) -> Verdict:
     """Read the winner of one game: ``A``, ``B`` or ``tie``. Arguments as in parse_rating."""
+    return _winner(text, finish_reason, parity, thinking, frozenset(examples))
+
+
+@lru_cache(maxsize=_REPLIES)
+def _winner(
+    text: str | None,
+    finish_reason: str | None,
+    parity: str,
+    thinking: tuple[str, str],
+    examples: frozenset[str],
+) -> Verdict:
     if not text or not text.strip():
         return _nothing(text or "", finish_reason, "empty")
     if parity == "fastchat":
@@ -143,13 +156,6 @@ def parse_winner(
             if f"[[{letter}]]" in text:
                 return Verdict(value, label=value)
         return Verdict(None, "no_winner")
-    return _winner(text, finish_reason, thinking, frozenset(examples))
-
-
-@lru_cache(maxsize=_KEPT)
-def _winner(
-    text: str, finish_reason: str | None, thinking: tuple[str, str], examples: frozenset[str]
-) -> Verdict:
     seen = plain(outside_thinking(text, thinking))
     mark = _read(seen, finish_reason, examples, winners)
     if mark is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mtbench_ray.benchmarks import grader_of
@@ -76,7 +76,8 @@ def outcomes(
         decided: See :attr:`Board.decided`; None where the evaluation's race is not, or is none.
     """
     board = Board([view], judgments)
-    board.name()
+    for _ in board.naming():
+        pass
     if decided is not None:
         board.decided[0] = decided
     return [board.outcome(one) for one in board.verdicts[0]]
@@ -238,27 +239,31 @@ class Board:
         return [one for wanted in self.verdicts for one in wanted if not one.judgment_id]
 
     def update(self, answer_ids: Iterable[str] | None = None) -> Update:
-        """Name the verdicts whose answers are there, and find what is to be judged of them.
+        """Name the verdicts whose answers are there.
 
         Args:
             answer_ids: Look only at verdicts on these answers; None looks at all.
         """
-        found = self.name(answer_ids)
-        requests = [
-            (one.view, request)
-            for one, request in found
-            if self.named[request.judgment_id] is one
-            and not counts(self.views[one.view], self.judgments.get(request.judgment_id))
-        ]
-        return Update([one for one, _ in found], requests)
+        found = Update([], [])
+        for one, request in self.naming(answer_ids):
+            found.named.append(one)
+            if request is None:
+                continue
+            if not counts(self.views[one.view], self.judgments.get(request.judgment_id)):
+                found.requests.append((one.view, request))
+        return found
 
-    def name(self, answer_ids: Iterable[str] | None = None) -> list[tuple[WantedVerdict, Request]]:
-        """Name the verdicts whose answers are there; each with its request.
+    def naming(
+        self, answer_ids: Iterable[str] | None = None
+    ) -> Iterator[tuple[WantedVerdict, Request | None]]:
+        """Name the verdicts whose answers are there, one after the other.
 
         Args:
             answer_ids: As of :meth:`update`.
+
+        Yields:
+            Each with its request; None where another verdict has it already.
         """
-        found = []
         for answer in list(self._waiting) if answer_ids is None else answer_ids:
             still = []
             for one in self._waiting.get(answer, ()):
@@ -270,10 +275,10 @@ class Board:
                     continue
                 request = render(view, one.slot)
                 one.judgment_id = request.judgment_id
+                known = request.judgment_id in self.named
                 self.named.setdefault(request.judgment_id, one)
-                found.append((one, request))
+                yield one, None if known else request
             self._waiting[answer] = still
-        return found
 
     def outcome(self, one: WantedVerdict) -> Outcome:
         """What became of a wanted verdict."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from mtbench_ray import fastchat
 from mtbench_ray.config import RunConfig
 from mtbench_ray.errors import EXIT_OK, EXIT_PARTIAL, UserError, unknown_name
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.planning.evaluations import distinguishing_settings
 from mtbench_ray.planning.races import races_of
 from mtbench_ray.reports import (
     agreement,
@@ -29,15 +27,15 @@ from mtbench_ray.reports import (
     timeline,
 )
 from mtbench_ray.reports.filters import Filter
-from mtbench_ray.reports.formats import FORMATS, wide_csv
+from mtbench_ray.reports.formats import FORMATS
 from mtbench_ray.reports.joined import opened
 from mtbench_ray.reports.page import view
-from mtbench_ray.reports.results import Results, current, tables_of
+from mtbench_ray.reports.results import Results, current
 from mtbench_ray.reports.scores import all_scores, judgment_rows
-from mtbench_ray.reports.spread import aggregate, is_repeated
-from mtbench_ray.reports.suite_text import suite_text
+from mtbench_ray.reports.shown import Shown, gather, keep, load, state
+from mtbench_ray.reports.shown import show as print_shown
+from mtbench_ray.reports.spread import aggregate
 from mtbench_ray.reports.summary import Summary, summarise_all
-from mtbench_ray.reports.tables import render
 from mtbench_ray.schema import Evaluation
 from mtbench_ray.workspace.batch_ledger import open_batches
 from mtbench_ray.workspace.run_record import RunRecord
@@ -50,7 +48,7 @@ _NO_FILES = ("", "best", "compare", "noise")
 
 
 def finish(
-    workspace: Workspace,
+    results: Results,
     record: RunRecord,
     rows: Sequence[Evaluation],
     config: RunConfig,
@@ -62,6 +60,7 @@ def finish(
     ``summary_agg.json`` (see :mod:`mtbench_ray.reports.spread`) is written where a judge rated.
 
     Args:
+        results: Of the run's workspace, with its options.
         rows: The run's evaluations; the table shows these, ``summary.json`` the workspace's.
         nothing_done: Everything was there already. A run record is written then only where other
             questions or settings are looked at than last time.
@@ -70,7 +69,7 @@ def finish(
     Returns:
         Whether all that the run wants is there.
     """
-    options = ScoreOptions(config.parity, config.report.resamples, config.report.seed)
+    workspace = results.workspace
     recorded = [row for known in workspace.run_records() for row in known.evaluations]
     before = races_of(workspace)
     raced = {name for race in record.races if race["decided"] for name in race["evaluations"]}
@@ -85,7 +84,6 @@ def finish(
         record.finished = time.time()
         workspace.save_run(record)
     every = current(workspace)
-    results = Results(workspace, options)
     if changed or not workspace.tables_current:
         fastchat.export_fastchat(workspace, workspace.root, every)
         # Last: their time says that all files were written.
@@ -95,58 +93,19 @@ def finish(
     spreads = aggregate(results, every)
     if spreads["results"]:
         workspace.write_text("summary_agg.json", json.dumps(spreads, indent=1) + "\n")
+    shown = gather(results, every, summary=whole)
+    keep(workspace, results.options, state(workspace.root, results.options), shown)
+    if rows != every:
+        shown = gather(results, rows)
     if not show:
-        whole = summarise_all(results, rows)
-        return all(summary["complete"] for summary in (whole, *whole["other_modes"]))
-    mine = show_tables(results, rows, config.report.format)
+        return all(summary["complete"] for summary in shown.tables)
+    mine = print_shown(shown, config.report.format)
     complete = all(summary["complete"] for summary in mine)
     if nothing_done and complete:
         print("nothing was pending: no engine was started, no judge was called", file=sys.stderr)
     elif not complete and not config.quiet:
         print(_next_step(mine, config.stage), file=sys.stderr)
     return complete
-
-
-def show_tables(
-    results: Results, rows: Sequence[Evaluation], format: str, only: Filter | None = None
-) -> list[Summary]:
-    """Print the tables of evaluations; in JSON one object."""
-    if format == "json":
-        whole = summarise_all(results, rows, only)
-        print(json.dumps(whole, indent=1))
-        return [whole, *whole["other_modes"]]
-    if format == "csv":
-        whole = summarise_all(results, rows, only)
-        every = [whole, *whole["other_modes"]]
-        print(wide_csv([result for part in every for result in part["results"]]), end="")
-        return every
-    tables = tables_of(rows)
-    several = len({benchmark for benchmark, _ in tables}) > 1
-    whole = summarise_all(results, rows, only)
-    found = [whole, *whole["other_modes"]]
-    only = only or Filter()
-    shown_of = {
-        table: only.rows(results, same, distinguishing_settings(same))
-        for table, same in _by_table(rows).items()
-    }
-    own = results.only(only.categories())
-    width = shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else None
-    if whole["suite"]:
-        print(suite_text(whole["suite"], format, width))
-    for number, (summary, table) in enumerate(zip(found, tables, strict=True)):
-        if len(found) > 1:
-            title = " ".join(table) if several else summary["mode"]
-            mark = {"markdown": "## ", "latex": "% "}.get(format, "")
-            print("\n" * bool(number) + f"{mark}{title}\n")
-        _print(summary, shown_of[table], own, format)
-    return found
-
-
-def _by_table(rows: Sequence[Evaluation]) -> dict[tuple[str, str], list[Evaluation]]:
-    found: dict[tuple[str, str], list[Evaluation]] = {}
-    for row in rows:
-        found.setdefault((row.benchmark, row.mode), []).append(row)
-    return found
 
 
 def _next_step(summaries: Sequence[Summary], stage: str) -> str:
@@ -254,6 +213,12 @@ def report(
         )
     if kind == "html":
         return view.report(workspaces, out, options, only)
+    before = ""
+    if kind == "" and not by and not only.given() and len(set(workspaces)) == 1:
+        root = Path(workspaces[0]).expanduser()
+        if (kept := load(root, options)) is not None:
+            return _printed(kept, format, workspaces)
+        before = state(root, options)
     with opened(workspaces) as workspace:
         every = current(workspace)
         if not every:
@@ -263,11 +228,10 @@ def report(
             )
         results = Results(workspace, options)
         if kind == "" and not by:
-            found = show_tables(results, only.check(results, every), format, only)
-            for folder in dict.fromkeys(workspaces):
-                for line in open_batches(Path(folder).expanduser()):
-                    print(line, file=sys.stderr)
-            return EXIT_OK if all(summary["complete"] for summary in found) else EXIT_PARTIAL
+            found = gather(results, only.check(results, every), only)
+            if before:
+                keep(workspace, options, before, found)
+            return _printed(found, format, workspaces)
         results, rows = only.chosen(results, every)
         results, rows = results.measuring(metric, rows)
         if kind == "agreement":
@@ -290,6 +254,15 @@ def report(
                              only=only)  # fmt: skip
             return code
         return parts.report(results, rows, by, format)
+
+
+def _printed(shown: Shown, format: str, workspaces: Sequence[str]) -> int:
+    """Print the tables, and what batches are open; returns the exit code."""
+    found = print_shown(shown, format)
+    for folder in dict.fromkeys(workspaces):
+        for line in open_batches(Path(folder).expanduser()):
+            print(line, file=sys.stderr)
+    return EXIT_OK if all(summary["complete"] for summary in found) else EXIT_PARTIAL
 
 
 def _only_of(kind: str, *whose: str, **settings: str) -> None:
@@ -336,9 +309,3 @@ def export_files(kind: str, folder: str, *, workspace: str, **filters: str) -> i
     for path in paths:
         print(path)
     return EXIT_OK
-
-
-def _print(summary: Summary, rows: Sequence[Evaluation], results: Results, format: str) -> None:
-    spreads = aggregate(results, [row for row in rows if is_repeated(row)])["results"]
-    width = shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else None
-    print(render(summary, spreads, format=format, width=width), end="")

@@ -40,19 +40,23 @@ def current(workspace: Workspace) -> list[Evaluation]:
             rows.pop(row.evaluation_id, None)
             rows[row.evaluation_id] = row
     there = {row.data: not row.data or workspace.has_data(row.data) for row in rows.values()}
-    known = {(row.benchmark, row.mode): _is_known(row.benchmark, row.mode) for row in rows.values()}
+    known = {(row.benchmark, row.mode): True for row in rows.values()}
+    for benchmark, mode in known:
+        if (why := _unknown(benchmark, mode)) is not None:
+            known[benchmark, mode] = False
+            warn(f"evaluations left out: {why}")
+            workspace.problems.append(f"evaluations left out: {why}")
     return apart(row for row in rows.values() if there[row.data] and known[row.benchmark, row.mode])
 
 
-def _is_known(benchmark: str, mode: str) -> bool:
+def _unknown(benchmark: str, mode: str) -> UserError | None:
     try:
         get_benchmark(benchmark)
         if mode != ANSWERS_ONLY:
             grader_of(benchmark, mode)
     except UserError as error:
-        warn(f"evaluations left out: {error}")
-        return False
-    return True
+        return error
+    return None
 
 
 class Results:

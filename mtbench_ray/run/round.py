@@ -67,10 +67,10 @@ def run_round(
     from mtbench_ray.reports.main import finish
     from mtbench_ray.reports.results import Results
 
-    complete = finish(
-        workspace, session.record, wanted.rows, config, session.nothing_pending, show=kept is None
-    )
     report = config.report
     results = Results(workspace, ScoreOptions(config.parity, report.resamples, report.seed))
+    complete = finish(
+        results, session.record, wanted.rows, config, session.nothing_pending, show=kept is None
+    )
     after_round(results, wanted.rows, config, session.record, tell)
     return EXIT_PARTIAL if code == EXIT_OK and not complete else code

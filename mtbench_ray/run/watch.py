@@ -396,12 +396,12 @@ class Watch:
 
     def _show(self) -> None:
         """The table of all that this watch has done."""
-        from mtbench_ray.reports.main import show_tables
         from mtbench_ray.reports.results import Results
+        from mtbench_ray.reports.shown import gather, show
 
         report = self._config.report
         options = ScoreOptions(self._config.parity, report.resamples, report.seed)
-        show_tables(Results(self._workspace, options), list(self._rows.values()), report.format)
+        show(gather(Results(self._workspace, options), list(self._rows.values())), report.format)
         sys.stdout.flush()
 
     def _end(self) -> int:

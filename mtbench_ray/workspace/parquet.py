@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,43 @@ _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
 
 def mistyped(row: Any) -> str | None:
     """The first field of a Turn or Judgment whose value is not of its declared type, or None."""
+    # Most rows have values of types that an earlier row had, which was right: what is left to look
+    # at is what a type does not say.
+    fields = _fields(type(row))
+    values = _values(row)
+    kinds = (type(row), *map(type, values))
+    if kinds in _RIGHT:
+        numbers, tuples = _RIGHT[kinds]
+        if all(-_INT64 <= values[place] < _INT64 for place in numbers) and all(
+            isinstance(item, str) for place in tuples for item in values[place]
+        ):
+            return None
+    name = _mistyped(row)
+    if name is None:
+        _RIGHT[kinds] = (
+            [n for n, (_, kind, _) in enumerate(fields)
+             if kind != "QuestionId" and type(values[n]) is int],
+            [n for n, value in enumerate(values) if type(value) is tuple],
+        )  # fmt: skip
+    return name
+
+
+_RIGHT: dict[tuple[type[Any], ...], tuple[list[int], list[int]]] = {}
+"""Types of a row's values that are right; places of the whole numbers and tuples among them."""
+
+
+_GETTERS: dict[type[Any], Callable[[Any], tuple[Any, ...]]] = {}
+
+
+def _values(row: Any) -> tuple[Any, ...]:
+    """All values of a row, in the order of its fields."""
+    cls = type(row)
+    if cls not in _GETTERS:
+        _GETTERS[cls] = attrgetter(*(field.name for field in dataclasses.fields(cls)))
+    return _GETTERS[cls](row)
+
+
+def _mistyped(row: Any) -> str | None:
     for name, annotation, optional in _fields(type(row)):
         value = getattr(row, name)
         if value is None and optional:
@@ -93,10 +131,18 @@ def read_rows(path: Path, cls: type[Row], problem: Callable[[str], None] = warn)
 
 
 def read_journal(
-    path: Path, cls: type[Row], problem: Callable[[str], None] = warn
+    path: Path,
+    cls: type[Row],
+    problem: Callable[[str], None] = warn,
+    lean: Callable[[dict[str, Any]], None] = lambda data: None,
 ) -> Iterator[tuple[Place, Row]]:
-    """Rows of a journal with where they lie in it; otherwise as :func:`read_rows`."""
+    """Rows of a journal with where they lie in it; otherwise as :func:`read_rows`.
+
+    Args:
+        lean: Takes out of a row's fields what is not to be held in memory.
+    """
     for place, data in read_places(path, problem):
+        lean(data)
         row = _row(f"{path}:{place.number}", cls, data, problem)
         if row is not None:
             yield place, row

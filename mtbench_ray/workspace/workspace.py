@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets as random
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -57,6 +58,16 @@ _REMOTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 _SHOWN = 20
 """Warnings of reading that are logged; a file full of junk has one for each line."""
+
+_REPEATED = frozenset(
+    ("answer_id", "benchmark", "category", "engine_origin", "finish_reason", "judge",
+     "judge_prompt", "label", "mode", "model", "opponent", "params", "prompt_hash",
+     "reference_hash", "run_id", "sampling", "served_model", "source", "status",
+     "system_fingerprint", "template_hash")
+)  # fmt: skip
+"""Fields whose few values stand in many rows."""
+_HELD = (*_REPEATED, "content", "history", "judgment_id", "match_id", "raw", "user_prompt")
+"""Fields that decide how much memory a row takes."""
 
 _FILES: dict[type[Any], str] = {Turn: "answers.jsonl", Judgment: "judgments.jsonl"}
 
@@ -160,7 +171,10 @@ class Workspace:
         clean = redact_json(self.scrub, line)
         if clean != line:
             row = decode(type(row), json.loads(clean))
-        self._count(row, self._journal(type(row)).append(clean))
+        place = self._journal(type(row)).append(clean)
+        fields = {name: getattr(row, name) for name in _HELD if hasattr(row, name)}
+        self._lean(fields)
+        self._count(dataclasses.replace(row, **fields), place)
 
     def provide(self, rows: Iterable[Turn]) -> None:
         """Count answers that ship with a benchmark, where they are not there yet.
@@ -365,34 +379,44 @@ class Workspace:
 
     def _load(self) -> None:
         for cls, name in _FILES.items():
-            if (self.root / name).exists():
-                for place, row in read_journal(self.root / name, cls, self._problem):
+            path = self.root / name
+            if path.exists():
+                for place, row in read_journal(path, cls, self._problem, self._lean):
                     self._count(row, (place.start, place.size))
         for record in self.run_records():
             self.salt = record.salt
 
     def _count(self, row: Turn | Judgment, place: tuple[int, int]) -> None:
-        """Let ``row`` count unless it is a failure and a good row is there.
-
-        A sweep's texts fill the memory: equal ones are held once, and judge prompts (which hold the
-        answers again) stay on disk.
-        """
+        """Let a lean ``row`` count unless it is a failure and a good row is there."""
         if isinstance(row, Turn):
             turn = (row.answer_id, row.turn)
             if _good(row) or not _good(self._turns.get(turn)):
-                self._turns[turn] = self._lean(row)
+                self._turns[turn] = row
         elif _good(row) or not _good(self._judgments.get(row.judgment_id)):
-            self._judgments[row.judgment_id] = dataclasses.replace(row, user_prompt="")
+            self._judgments[row.judgment_id] = row
             self._places[row.judgment_id] = place
 
-    def _lean(self, row: Turn) -> Turn:
-        """The same row, with texts that are there already instead of copies of them."""
-        history = []
-        for number, text in enumerate(row.history, start=1):
-            earlier = self._turns.get((row.answer_id, number))
-            history.append(earlier.content if earlier and earlier.content == text else text)
-        raw = row.content if row.raw == row.content else row.raw
-        return dataclasses.replace(row, raw=raw, history=tuple(history))
+    def _lean(self, fields: dict[str, Any]) -> None:
+        """Let the fields of a row hold equal texts once, and no judge prompt.
+
+        A sweep's texts fill the memory. Texts that are there already are taken instead of copies of
+        them; judge prompts, which hold the answers again, stay on disk.
+        """
+        if isinstance(fields.get("user_prompt"), str):
+            fields["user_prompt"] = ""
+        for name in _REPEATED & fields.keys():
+            if type(value := fields[name]) is str:
+                fields[name] = sys.intern(value)
+        for name, other in (("raw", "content"), ("match_id", "judgment_id")):
+            if name in fields and fields[name] == fields.get(other):
+                fields[name] = fields[other]
+        history, answer = fields.get("history"), fields.get("answer_id")
+        if history and isinstance(history, (list, tuple)) and isinstance(answer, str):
+            earlier = [self._turns.get((answer, number)) for number in range(1, len(history) + 1)]
+            fields["history"] = type(history)(
+                turn.content if turn is not None and turn.content == text else text
+                for turn, text in zip(earlier, history, strict=True)
+            )
 
     def _journal(self, cls: type[Any]) -> Journal:
         if cls not in self._journals:

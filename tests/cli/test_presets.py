@@ -1,5 +1,7 @@
 """Presets: shipped ones, a user's own, and where they may be named."""
 
+import operator
+
 import pytest
 from command import composed
 
@@ -59,6 +61,28 @@ def test_models_are_presets_paths_and_ids(own, monkeypatch, tmp_path):
     assert [config.sampling.max_tokens for config in configs] == [None, None, None, 100]
     assert {config.sampling.top_p for config in configs} == {0.5}
     assert all(not config.models for config in configs)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [],
+        ["model.system_prompt=Be kind.", "sampling.top_p=0.5", "limit=3"],
+        ["benchmarks=[mt_bench,vicuna]"],
+        ["model.name='of ${model.path}'"],
+    ],
+)
+def test_many_models_have_the_settings_that_each_has_alone(more, own, monkeypatch, tmp_path):
+    names = ["org/a", "smollm2-135m", "org/b@0a1b2c3", "small", "/ckpts/c", "org/d"]
+    more = [*more, f"--config-dir={own}"]
+    together = composed(monkeypatch, tmp_path, f"models=[{','.join(names)}]", *more, model=False)
+    alone = [
+        config
+        for name in names
+        for config in composed(monkeypatch, tmp_path, f"models=[{name}]", *more, model=False)
+    ]
+    key = operator.attrgetter("benchmark.name")
+    assert sorted(together, key=key) == sorted(alone, key=key)  # sorting keeps the models' order
 
 
 def test_models_of_an_experiment_are_presets_too(own, monkeypatch, tmp_path):

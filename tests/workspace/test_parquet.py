@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mtbench_ray.errors import UserError
 from mtbench_ray.schema import Judgment, Turn, encode
+from mtbench_ray.workspace import parquet
 from mtbench_ray.workspace.parquet import mistyped, read_rows, write_table
 
 
@@ -135,3 +136,20 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
     for name in ("x.parquet", "absent.parquet"):
         with pytest.raises(UserError, match="cannot read"):
             list(read_rows(tmp_path / name, Turn))
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.sampled_from([2**63, -(2**63), -(2**63) - 1]),
+    st.floats(allow_nan=False), st.text(max_size=3), st.just(("a", "b")), st.just(("a", 1)),
+    st.just([]), st.just({}),
+)  # fmt: skip
+FIELDS = st.sampled_from(
+    ["question_id", "turn", "content", "seed", "history", "latency_s", "compliant", "error"]
+)
+
+
+@given(st.lists(st.dictionaries(FIELDS, VALUES, max_size=3), min_size=1, max_size=20))
+def test_what_earlier_rows_were_like_changes_no_check(changes: list[dict[str, Any]]) -> None:
+    parquet._RIGHT.clear()
+    rows = [turn(**fields) for fields in changes]
+    assert [mistyped(row) for row in rows] == [parquet._mistyped(row) for row in rows]

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import os
 import random
 import subprocess
@@ -380,3 +381,36 @@ def test_judge_prompts_stay_on_disk_and_are_there_when_asked_for(tmp_path: Path)
         (tmp_path / "judgments.jsonl").write_text("{}\n")
         with pytest.raises(UserError, match="changed while"):
             workspace.judgments[row.judgment_id]
+
+
+def test_equal_texts_of_rows_are_held_once(tmp_path: Path) -> None:
+    text = "an answer that is long enough"
+    first = dataclasses.replace(turn(content=text), raw="".join([*text]))
+    second = dataclasses.replace(
+        turn(content="more", number=2), raw="<think>x</think>more", history=("".join([*text]),)
+    )
+    verdict = dataclasses.replace(judgment(), user_prompt="asked", match_id="".join("j"))
+    workspaces = []
+    with Workspace.open(tmp_path, write=True) as written:
+        for row in (first, second, verdict):
+            written.append(row)
+        workspaces.append(written)
+    with Workspace.open(tmp_path, write=False) as read_again:
+        assert read_again.judgments["j"] == verdict
+        workspaces.append(read_again)
+    for workspace in workspaces:
+        one, two = workspace.turns["a", 1], workspace.turns["a", 2]
+        assert (one, two) == (first, second)
+        assert one.raw is one.content is two.history[0]
+        assert two.raw is not two.content
+        assert one.model is two.model is workspace.verdicts["j"].model
+        assert workspace.verdicts["j"].user_prompt == ""
+
+
+@pytest.mark.parametrize("answer", [["a"], {}, None, 1])
+def test_a_row_whose_answer_has_no_name_is_left_out(answer: object, tmp_path: Path) -> None:
+    row = json.loads(encode(dataclasses.replace(turn(number=2), history=("x",))))
+    (tmp_path / "answers.jsonl").write_text(json.dumps(row | {"answer_id": answer}) + "\n")
+    with Workspace.open(tmp_path, write=False) as workspace:
+        assert not workspace.turns
+        assert "answer_id has a value of a wrong type" in workspace.problems[0]
