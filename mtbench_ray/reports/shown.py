@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ from mtbench_ray.workspace.workspace import Workspace
 FILE = ".report.json"
 _READ = ("answers.jsonl", "judgments.jsonl", "runs/*/record.json", "data/*.json")
 """What of a workspace a report is made from."""
+_COUNTS = ("numpy", "scipy", "scikit-learn", "tiktoken", "if-verifiable")
+"""Packages on which a score may depend."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,11 @@ def _program() -> list[str]:
     for path in sorted(path for kind in ("py", "jsonl") for path in folder.rglob(f"*.{kind}")):
         digest.update(f"{path.relative_to(folder)} {path.stat().st_size}\n".encode())
         digest.update(path.read_bytes())
-    return [digest.hexdigest(), version("numpy"), platform.python_version()]
+    versions = []
+    for name in _COUNTS:
+        with suppress(PackageNotFoundError):
+            versions.append(f"{name} {version(name)}")
+    return [digest.hexdigest(), platform.python_version(), *versions]
 
 
 def keep(workspace: Workspace, options: ScoreOptions, before: str, shown: Shown) -> None:
