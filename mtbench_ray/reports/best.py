@@ -11,15 +11,11 @@ from typing import Any
 
 from mtbench_ray.errors import EXIT_OK, UserError, unknown_name
 from mtbench_ray.planning.evaluations import against, distinguishing_settings, named
-from mtbench_ray.reports.compare import (
-    anytime_pair,
-    early_notes,
-    exit_code,
-    find_model,
-    grader_of_row,
-    points,
-)
+from mtbench_ray.reports.choose_models import find_model
+from mtbench_ray.reports.compare import exit_code, points
+from mtbench_ray.reports.comparison import grader_of_row
 from mtbench_ray.reports.differences import Valued, gate, valued
+from mtbench_ray.reports.early_end import anytime_pair, early_notes
 from mtbench_ray.reports.results import Results
 from mtbench_ray.reports.tables import (
     MARK,

@@ -10,7 +10,7 @@ from typing import Any
 
 from mtbench_ray.models.naming import run_of, step_of
 from mtbench_ray.planning.evaluations import against, answer_settings, grader_settings
-from mtbench_ray.reports.compare import grader_of_row
+from mtbench_ray.reports.comparison import grader_of_row
 from mtbench_ray.reports.differences import valued
 from mtbench_ray.reports.results import Results
 from mtbench_ray.schema import Evaluation, canonical

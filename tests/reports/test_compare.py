@@ -10,8 +10,8 @@ from verdict_rows import evaluation, verdict
 from mtbench_ray.benchmarks import grader_of
 from mtbench_ray.cli.main import main
 from mtbench_ray.judges.base import ScoreOptions
-from mtbench_ray.reports.compare import compare
-from mtbench_ray.reports.compare import verdict as verdict_of
+from mtbench_ray.reports.comparison import compare
+from mtbench_ray.reports.comparison import verdict as verdict_of
 from mtbench_ray.reports.differences import (
     difference,
     gate,

@@ -15,7 +15,7 @@ from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.models.naming import Naming, run_of
 from mtbench_ray.reports import curve, plots
-from mtbench_ray.reports.compare import compare
+from mtbench_ray.reports.comparison import compare
 from mtbench_ray.reports.points import Point, short_names, to_csv
 
 OPTIONS = ScoreOptions()

@@ -91,7 +91,7 @@ def test_noise_is_no_fall(watching, root, stub, tmp_path):
 
 def test_the_interval_is_that_of_the_paired_difference(watching, root, stub):
     """One earlier checkpoint: as wide as the bootstrap of `compare` makes it, or somewhat wider."""
-    from mtbench_ray.reports.compare import compare
+    from mtbench_ray.reports.comparison import compare
 
     assert watching(*training(root, stub, "", 1)) == 0
     with Workspace.open(watching.workspace, write=False) as workspace:
