@@ -29,9 +29,7 @@ from mtbench_ray.reports.differences import (
 )
 from mtbench_ray.reports.early_end import early_notes, end_early
 from mtbench_ray.reports.results import Results, answer_ids
-from mtbench_ray.reports.tables import (
-    grid,
-)
+from mtbench_ray.reports.tables import grid
 from mtbench_ray.schema import Evaluation, QuestionId, Slot
 
 EXIT_WORSE = 1

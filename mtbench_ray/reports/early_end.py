@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mtbench_ray.judges.race import said
-from mtbench_ray.reports.compare_text import (
-    short_names,
-)
+from mtbench_ray.reports.compare_text import short_names
 from mtbench_ray.reports.comparison import verdict
 from mtbench_ray.reports.results import Results
 from mtbench_ray.schema import Evaluation

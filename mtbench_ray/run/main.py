@@ -11,7 +11,6 @@ from pathlib import Path
 
 from mtbench_ray.config import RunConfig, TrackerConfig
 from mtbench_ray.errors import EXIT_OK, UserError
-from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.judges.budget import check_budget
 from mtbench_ray.planning.jobs import prepare
 from mtbench_ray.planning.run_evaluations import evaluations
@@ -62,7 +61,6 @@ def _run_jobs(
     configs: Sequence[RunConfig], command: Sequence[str], plan_only: bool, interrupts: Interrupts
 ) -> RunResult:
     from mtbench_ray.endpoint.keys import resolve_key
-    from mtbench_ray.reports.results import Results
 
     first = configs[0]
     check_shared(configs)
@@ -105,13 +103,14 @@ def _run_jobs(
             return RunResult(EXIT_OK, [None for _ in configs])
         tracker.wait((job.answers.model for job in jobs), naming_of(first), tell)
         try:
-            code = run_round(jobs, wanted, first, workspace, command, interrupts, changes=changes)
+            code, results = run_round(
+                jobs, wanted, first, workspace, command, interrupts, changes=changes
+            )
         finally:
             after_run(first, tell, interrupts.happened)
         if not first.quiet:
             for line in open_batches(workspace.root):
                 print(line, file=sys.stderr)
-        results = Results(workspace, ScoreOptions(first.parity, 0))
         values: list[float | None] = []
         for place in range(len(configs)):
             mine = [

@@ -20,6 +20,7 @@ from mtbench_ray.system.debugging import debugging
 from mtbench_ray.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
+    from mtbench_ray.reports.results import Results
     from mtbench_ray.run.kept import Kept
 
 
@@ -38,7 +39,7 @@ def run_round(
     *,
     changes: Sequence[str] = (),
     kept: Kept | None = None,
-) -> int:
+) -> tuple[int, Results]:
     """Do what is pending.
 
     Args:
@@ -48,7 +49,7 @@ def run_round(
         kept: Of a watch, which shows one table of all its rounds itself.
 
     Returns:
-        The exit code.
+        The exit code, and the results of the workspace as they are now.
 
     Raises:
         UserError: The disk is full, the cluster too small and the like; rows so far are kept.
@@ -73,4 +74,4 @@ def run_round(
         results, session.record, wanted.rows, config, session.nothing_pending, show=kept is None
     )
     after_round(results, wanted.rows, config, session.record, tell)
-    return EXIT_PARTIAL if code == EXIT_OK and not complete else code
+    return EXIT_PARTIAL if code == EXIT_OK and not complete else code, results

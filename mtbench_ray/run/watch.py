@@ -322,7 +322,7 @@ class Watch:
         changes = describe_changes(good, self._workspace) if first else []
         if not self._config.quiet:
             print(*changes, sep="\n", end="\n" * bool(changes), file=sys.stderr)
-        code = run_round(
+        code, _ = run_round(
             good, wanted, self._config, self._workspace, self._command, self._interrupts,
             changes=changes, kept=kept,
         )  # fmt: skip
