@@ -43,7 +43,7 @@ def script(tmp_path: Path, body: str, preload: str = "mtbench_ray.engines.forked
 def run(tmp_path: Path, body: str, preload: str = "mtbench_ray.engines.forked") -> list[str]:
     env = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     done = subprocess.run(
-        script(tmp_path, body, preload), env=env, capture_output=True, text=True, timeout=60
+        script(tmp_path, body, preload), env=env, capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()

@@ -51,7 +51,7 @@ def test_short_prompts_and_local_judges_wait_for_nothing():
         with StubServer(latency=LATENCY) as stub:
             rows, _ = judge_all(stub, [KNOWN, *calls(1, 4, length)], **settings)
         assert len(rows) == 5
-        assert stub.seen.most_in_flight == 4
+        assert stub.seen.most_in_flight >= 4
 
 
 def test_the_others_go_before_further_answers_so_that_the_cache_still_has_their_prompt():
