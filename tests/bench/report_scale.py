@@ -38,20 +38,9 @@ from mtbench_ray.workspace.workspace import Workspace
 QUESTIONS, TURNS = 80, 2
 PLACE = QUESTIONS * TURNS
 SIZES = (1_000, 10_000, 100_000)
-WORDS = (
-    "made",
-    "up",
-    "words",
-    "of",
-    "an",
-    "answer",
-    "that",
-    "says",
-    "little",
-    "and",
-    "ends",
-    "soon",
-)
+WORDS = [
+    "made", "up", "words", "of", "an", "answer", "that", "says", "little", "and", "ends", "soon",
+]  # fmt: skip
 
 
 def shape(judgments: int) -> tuple[int, int]:
