@@ -178,14 +178,17 @@ def _whereabouts() -> dict[str, Any]:
 
 
 def import_early() -> None:
-    """Import Ray Data in a thread: a second or two that Ray's own start can hide."""
+    """Import in a thread most of what Ray Data takes to import: Ray's own start can hide it.
+
+    Not Ray Data itself: its modules and those that Ray imports meanwhile import each other, and two
+    threads that do so may see halves of them.
+    """
 
     def work() -> None:
-        import ray.data  # noqa: F401
+        import pandas  # noqa: F401
+        import pyarrow.parquet  # noqa: F401
 
-    start_thread(
-        "import of Ray Data", work, ended=lambda _: None
-    )  # who needs it sees what is wrong
+    start_thread("imports of Ray Data", work, ended=lambda _: None)  # who needs it sees the fault
 
 
 def stream(
