@@ -10,9 +10,9 @@ from mtbench_ray.endpoint.patience import Patience
 
 @pytest.mark.parametrize("capacity", [1, 3])
 def test_calls_that_wait_behind_our_own_are_not_sent_again(capacity):
-    # The last of 40 waits for 4 s or 1.3 s, and a call may take one.
-    with StubServer(latency=0.1, capacity=capacity) as stub:
-        rows, _ = judge_all(stub, [request(n) for n in range(40)], timeout_s=1.0, concurrency=128)
+    # The last of 40 waits for 10 s or 3.3 s, and a call may take two and a half.
+    with StubServer(latency=0.25, capacity=capacity) as stub:
+        rows, _ = judge_all(stub, [request(n) for n in range(40)], timeout_s=2.5, concurrency=128)
         stats = stub.stats()
     assert [row.status for row in rows.values()] == ["ok"] * 40
     assert stats["calls"] == 40
