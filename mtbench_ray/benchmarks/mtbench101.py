@@ -29,7 +29,7 @@ from mtbench_ray.judges.base import (
 from mtbench_ray.judges.judge_prompt import (
     judgment_id,
     messages_of,
-    reading,
+    rated,
     reference_hash,
     request_of,
     short_reply,
@@ -168,8 +168,7 @@ class DialogueRating(Grader):
             thinking=view.thinking,
             examples=format_examples((system,)),
         )
-        value = verdict.value if isinstance(verdict.value, float) else None
-        return reading(verdict, value)
+        return rated(verdict)
 
     def pattern(self, view: EvaluationView) -> str | None:
         """A rating."""

@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from mtbench_ray.benchmarks.criterion import Criterion
 from mtbench_ray.judges.base import (
     Asked,
     Column,
@@ -27,7 +28,7 @@ from mtbench_ray.judges.json_verdict import JSON_TEXT, boolean, only_json, read_
 from mtbench_ray.judges.judge_prompt import (
     judgment_id,
     messages_of,
-    reading,
+    rated,
     request_of,
     slot_of,
     units,
@@ -66,23 +67,6 @@ _MANY_CALLS = 1000
 _WHOLE = 5000
 _BY_THEME: Mapping[str, Callable[[Slot], str]] = {"category": lambda slot: slot.category}
 _FENCE = r"^```json\s*|\s*```$"
-
-
-class Criterion(NamedTuple):
-    """What one verdict is of: ``<place in the rubric> <tags>``."""
-
-    place: int
-    tags: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return " ".join((str(self.place), *self.tags))
-
-    @staticmethod
-    @lru_cache(maxsize=4096)
-    def of(text: str) -> Criterion:
-        """The reverse of ``str``."""
-        place, *tags = text.split(" ")
-        return Criterion(int(place), tuple(tags))
 
 
 class Rubric(Grader):
@@ -180,8 +164,7 @@ class Rubric(Grader):
             verdict = read_json(
                 reply.text, "criteria_met", boolean, reply.finish_reason, thinking=view.thinking
             )
-        value = verdict.value if isinstance(verdict.value, float) else None
-        return reading(verdict, value)
+        return rated(verdict)
 
     def pattern(self, view: EvaluationView) -> str | None:
         """A short explanation and true or false."""

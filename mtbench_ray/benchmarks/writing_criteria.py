@@ -10,8 +10,9 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from mtbench_ray.benchmarks.criterion import Criterion
 from mtbench_ray.config import JudgeConfig
 from mtbench_ray.judges.base import (
     Asked,
@@ -28,7 +29,7 @@ from mtbench_ray.judges.json_verdict import JSON_TEXT, only_json, read_json, who
 from mtbench_ray.judges.judge_prompt import (
     judgment_id,
     messages_of,
-    reading,
+    rated,
     request_of,
     slot_of,
     units,
@@ -60,23 +61,6 @@ _TABLES = (
 """Judges with the published table that each belongs to."""
 _BY_DOMAIN: Mapping[str, Callable[[Slot], str]] = {"category": lambda slot: slot.category}
 _THOUGHT = "</think>\n\n"
-
-
-class Criterion(NamedTuple):
-    """What one verdict is of: ``<place in the checklist> <requirements that it is about>``."""
-
-    place: int
-    requirements: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return " ".join((str(self.place), *self.requirements))
-
-    @staticmethod
-    @lru_cache(maxsize=256)
-    def of(text: str) -> Criterion:
-        """The reverse of ``str``."""
-        place, *requirements = text.split(" ")
-        return Criterion(int(place), tuple(requirements))
 
 
 class Checklist(Grader):
@@ -153,8 +137,7 @@ class Checklist(Grader):
             verdict = read_json(
                 reply.text, SCORE, whole_number(*SCALE), reply.finish_reason, thinking=view.thinking
             )
-        value = verdict.value if isinstance(verdict.value, float) else None
-        return reading(verdict, value)
+        return rated(verdict)
 
     def pattern(self, view: EvaluationView) -> str | None:
         """A score and a short reason."""
@@ -193,7 +176,7 @@ class Checklist(Grader):
             about = [
                 Item(one.slot, value_of(one), one.reason)
                 for one in outcomes
-                if requirement in Criterion.of(one.slot.criterion).requirements
+                if requirement in Criterion.of(one.slot.criterion).tags
             ]
             for metric, mine in ((SCORE, with_it), (CRITERION, about)):
                 by: Mapping[str, Callable[[Slot], str]] = {"requirement": _always(requirement)}

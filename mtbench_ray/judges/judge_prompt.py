@@ -246,5 +246,10 @@ def reading(verdict: Verdict, value: float | None) -> Reading:
     return Reading(verdict.label, value, "ok")
 
 
+def rated(verdict: Verdict) -> Reading:
+    """The same of a verdict that is a number."""
+    return reading(verdict, verdict.value if isinstance(verdict.value, float) else None)
+
+
 def _clean(text: str) -> str:
     return _LONE_SURROGATE.sub("\ufffd", text)

@@ -17,7 +17,7 @@ from mtbench_ray.judges.base import (
 )
 from mtbench_ray.judges.judge_prompt import (
     prompt_id,
-    reading,
+    rated,
     reference_hash,
     render,
     request_of,
@@ -104,8 +104,7 @@ class Single(Grader):
             thinking=view.thinking,
             examples=view.prompts.examples,
         )
-        value = verdict.value if isinstance(verdict.value, float) else None
-        return reading(verdict, value)
+        return rated(verdict)
 
     def pattern(self, view: EvaluationView) -> str | None:
         """A rating among the whole numbers of the scale, or its two ends where there is none."""

@@ -25,7 +25,7 @@ def generation_minutes(
 
     Each step of decoding gives every conversation a token, and reads the weights and what the cache
     holds of all of them: with 4.5 ms beside that the formula is within a tenth of what was
-    measured for 1.5B and 7B on an H100 and an H200 (README, "How fast"). The last conversation is
+    measured for 1.5B and 7B on an H100 (README, "How fast"). The last conversation is
     taken to be as long as the cap lets it.
 
     Args:

@@ -196,7 +196,7 @@ class Session:
             )
             actors = work and needs_ray(self.config.engine, self.config.cluster)
             if self.judges.local or shared or actors:
-                if actors:
+                if actors and self.kept is None:  # a watch has engines without Ray Data
                     pipeline.import_early()
                 with report_while_long("starting Ray", quiet=self.config.quiet):
                     began = time.time()

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from questions import hills
 from stub_server import StubServer
 
 from mtbench_ray.cli.main import main
@@ -25,13 +26,7 @@ duckdb = pytest.importorskip("duckdb")
 def made(tmp_path_factory):
     """Two models with six own questions."""
     folder = tmp_path_factory.mktemp("exports")
-    (folder / "q.jsonl").write_text(
-        "".join(
-            json.dumps({"question_id": n, "category": ("math", "writing")[n % 2],
-                        "turns": [f"How high is hill {n}?", "And how wide?"]}) + "\n"
-            for n in range(6)
-        )
-    )  # fmt: skip
+    hills(folder)
     with StubServer() as stub:
         main(["-m", "engine=fake", f"question_path={folder / 'q.jsonl'}", "judge.model=stub",
               f"workspace={folder / 'w'}", "judge=openai", f"judge.base_url={stub.url}",

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from questions import hills
 from stub_server import StubServer
 from verdicts import games, slot
 
@@ -25,13 +26,7 @@ stats = pytest.importorskip("scipy.stats")
 def made(tmp_path_factory):
     """Two judges of two models in one workspace, a third judge of the same answers in another."""
     folder = tmp_path_factory.mktemp("judges")
-    (folder / "q.jsonl").write_text(
-        "".join(
-            json.dumps({"question_id": n, "category": ("math", "writing")[n % 2],
-                        "turns": [f"How high is hill {n}?", "And how wide?"]}) + "\n"
-            for n in range(6)
-        )
-    )  # fmt: skip
+    hills(folder)
     with StubServer() as stub:
         for name, judges in (("one", ("x", "y")), ("two", ("z",))):
             usual = [

@@ -6,6 +6,7 @@ import re
 import shutil
 
 import pytest
+from questions import hills
 from stub_server import StubServer
 
 from mtbench_ray.cli.main import main
@@ -20,13 +21,7 @@ FORMATS = ("table", "markdown", "latex", "csv", "json")
 def made(tmp_path_factory):
     """Two models, one sampled twice, matches of all, and a model that nobody has judged."""
     folder = tmp_path_factory.mktemp("kept")
-    (folder / "q.jsonl").write_text(
-        "".join(
-            json.dumps({"question_id": n, "category": ("math", "writing")[n % 2],
-                        "turns": [f"How high is hill {n}?", "And how wide?"]}) + "\n"
-            for n in range(6)
-        )
-    )  # fmt: skip
+    hills(folder)
     with StubServer() as stub:
         usual = ["engine=fake", f"question_path={folder / 'q.jsonl'}", f"workspace={folder / 'w'}",
                  "judge=openai", "judge.model=stub", f"judge.base_url={stub.url}"]  # fmt: skip

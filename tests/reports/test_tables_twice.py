@@ -6,6 +6,7 @@ import json
 import math
 
 import pytest
+from questions import hills
 from stub_server import StubServer
 
 from mtbench_ray.cli.main import main
@@ -19,13 +20,7 @@ MODELS = ("org/step_1", "org/step_2", "other")
 def made(tmp_path_factory):
     """Three models, 12 own questions in two categories, two judges, both kinds of matches."""
     folder = tmp_path_factory.mktemp("twice")
-    (folder / "q.jsonl").write_text(
-        "".join(
-            json.dumps({"question_id": n, "category": ("math", "writing")[n % 2],
-                        "turns": [f"How high is hill {n}?", "And how wide?"]}) + "\n"
-            for n in range(12)
-        )
-    )  # fmt: skip
+    hills(folder, 12)
     with StubServer() as stub:
         usual = ["engine=fake", f"question_path={folder / 'q.jsonl'}", f"workspace={folder / 'w'}",
                  "judge=openai", "judge.model=stub", f"judge.base_url={stub.url}"]  # fmt: skip
