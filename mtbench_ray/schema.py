@@ -207,6 +207,8 @@ class Judgment:
         started: Unix seconds at which the call that gave this reply began.
         created: Unix seconds at which the reply was there.
         source: ``run``, or ``import`` for rows read from FastChat files.
+        read_as: Proof of how ``text`` was read, see :mod:`mtbench_ray.judges.outcomes`; empty where
+            it is to be read again.
     """
 
     judgment_id: str
@@ -249,6 +251,7 @@ class Judgment:
     source: str = "run"
     run_id: str = ""
     cached_tokens: int = 0
+    read_as: str = ""
     schema: int = SCHEMA
 
 

@@ -26,6 +26,7 @@ from mtbench_ray.benchmarks.vicuna import Vicuna
 from mtbench_ray.benchmarks.writingbench import WritingBench
 from mtbench_ray.errors import UserError, unknown_name
 from mtbench_ray.judges.base import Grader
+from mtbench_ray.system.program import ENTRY_POINTS
 
 _OURS: tuple[Benchmark, ...] = (
     MTBench(),
@@ -38,10 +39,6 @@ _OURS: tuple[Benchmark, ...] = (
     HealthBench(),
     WritingBench(),
 )
-ENTRY_POINTS = "mtbench_ray.benchmarks"
-"""Group of the entry points of other packages, each the name of a Benchmark."""
-
-
 _RESERVED = frozenset(
     {"id", "benchmark", "model", "judge", "settings", "baseline", "truncated", "answers", "demo",
      "output_tokens_per_s", "error", "complete", "n", "ci_low", "ci_high", "ci_method", "planned",

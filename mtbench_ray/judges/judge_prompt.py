@@ -252,4 +252,4 @@ def rated(verdict: Verdict) -> Reading:
 
 
 def _clean(text: str) -> str:
-    return _LONE_SURROGATE.sub("\ufffd", text)
+    return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)

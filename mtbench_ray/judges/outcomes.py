@@ -1,12 +1,20 @@
-"""What became of a wanted verdict: the judgment that counts for it, or why there is none."""
+"""What became of a wanted verdict: the judgment that counts for it, or why there is none.
+
+A judge's reply is kept and read again whenever it is looked at, so that a better parser or other
+tags cost no call. That takes a third of a millisecond. A row therefore says with what it was read
+(``Judgment.read_as``: this program, the settings that matter, the reply and what came of it): where
+the same would read it, it says already what it would be read as.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from functools import lru_cache
 
 from mtbench_ray.judges.base import EvaluationView, Reading, Reply, Turns
-from mtbench_ray.schema import ANSWERED, Judgment, Outcome, Slot
+from mtbench_ray.schema import ANSWERED, Judgment, Outcome, Slot, canonical, text_hash
+from mtbench_ray.system.program import program
 
 _FAILED = frozenset({"error", "refused", "context_overflow"})
 """Statuses of judgments without a reply that could be read."""
@@ -64,6 +72,8 @@ def read_again(view: EvaluationView, judgment: Judgment) -> Judgment:
         or (view.parity != "fastchat" and judgment.source == "import")
     ):
         return judgment
+    if judgment.read_as and view.parity == "safe" and judgment.read_as == _proof(view, judgment):
+        return judgment
     reply = Reply(judgment.text, judgment.finish_reason, judgment.logprobs)
     read = sound(view.grader.read(judgment, view, reply))
     today = read.label, read.value, read.status, read.reason or None
@@ -73,6 +83,33 @@ def read_again(view: EvaluationView, judgment: Judgment) -> Judgment:
     return dataclasses.replace(
         judgment, label=today[0], value=today[1], status=today[2], error=today[3]
     )
+
+
+def with_proof(view: EvaluationView, judgment: Judgment) -> Judgment:
+    """A new judgment that says with what its reply was read, where it was read as it would be now.
+
+    Rows hold what parity ``safe`` reads, in any run.
+    """
+    plain = dataclasses.replace(judgment, read_as="")
+    safely = dataclasses.replace(view, parity="safe")
+    if not (plain.text or plain.logprobs) or read_again(safely, plain) is not plain:
+        return plain
+    return dataclasses.replace(plain, read_as=_proof(view, plain))
+
+
+def _proof(view: EvaluationView, judgment: Judgment) -> str:
+    row = view.evaluation
+    way = _way(row.benchmark, row.mode, row.judge_settings, row.prompts, row.protocol,
+               row.references, row.data)  # fmt: skip
+    read = (judgment.judgment_id, judgment.text, judgment.finish_reason, judgment.logprobs,
+            judgment.label, judgment.value, judgment.status, judgment.error)  # fmt: skip
+    return text_hash(f"{way}{read!r}")[:16]
+
+
+@lru_cache(maxsize=1024)
+def _way(*settings: str) -> str:
+    """Of what a reading depends on, apart from the reply. The answers are in a judgment's id."""
+    return text_hash(canonical([program(), settings]))
 
 
 def sound(reading: Reading) -> Reading:

@@ -8,21 +8,15 @@ the next report takes it from there (:func:`load`).
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import platform
 import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any
 
-import mtbench_ray
-from mtbench_ray.benchmarks import ENTRY_POINTS
 from mtbench_ray.errors import UserError
 from mtbench_ray.judges.base import ScoreOptions
 from mtbench_ray.planning.evaluations import distinguishing_settings
@@ -34,13 +28,12 @@ from mtbench_ray.reports.suite_text import suite_text
 from mtbench_ray.reports.summary import Summary, summarise_all
 from mtbench_ray.reports.tables import render
 from mtbench_ray.schema import Evaluation, canonical
+from mtbench_ray.system.program import program
 from mtbench_ray.workspace.workspace import Workspace
 
 FILE = ".report.json"
 _READ = ("answers.jsonl", "judgments.jsonl", "runs/*/record.json", "data/*.json")
 """What of a workspace a report is made from."""
-_COUNTS = ("numpy", "scipy", "scikit-learn", "tiktoken", "if-verifiable")
-"""Packages on which a score may depend."""
 
 
 @dataclass(frozen=True)
@@ -112,34 +105,18 @@ def state(root: Path, options: ScoreOptions) -> str:
         for path in sorted(root.glob(pattern)):
             stat = path.stat()
             files.append([str(path.relative_to(root)), stat.st_size, stat.st_mtime_ns])
-    return canonical([_program(), dataclasses.asdict(options), files])
-
-
-@cache
-def _program() -> list[str]:
-    """What works a report out: this package's own files, and what it counts with."""
-    digest = hashlib.sha256()
-    folder = Path(mtbench_ray.__file__).parent
-    for path in sorted(path for kind in ("py", "jsonl") for path in folder.rglob(f"*.{kind}")):
-        digest.update(f"{path.relative_to(folder)} {path.stat().st_size}\n".encode())
-        digest.update(path.read_bytes())
-    versions = []
-    for name in _COUNTS:
-        with suppress(PackageNotFoundError):
-            versions.append(f"{name} {version(name)}")
-    return [digest.hexdigest(), platform.python_version(), *versions]
+    return canonical([program(), dataclasses.asdict(options), files])
 
 
 def keep(workspace: Workspace, options: ScoreOptions, before: str, shown: Shown) -> None:
     """Keep what the report of a whole workspace shows for the next one.
 
-    A workspace that cannot be written to, or with lines to warn of each time, keeps nothing; nor
-    does one that another package's benchmarks may have a part in.
+    A workspace that cannot be written to, or with lines to warn of each time, keeps nothing.
 
     Args:
         before: The :func:`state` from before the rows were read.
     """
-    if workspace.problems or entry_points(group=ENTRY_POINTS):
+    if workspace.problems:
         return
     with suppress(OSError, UserError):
         if state(workspace.root, options) == before:
@@ -151,7 +128,7 @@ def load(root: Path, options: ScoreOptions) -> Shown | None:
     """What :func:`keep` kept, or None where there is none that is right today."""
     try:
         kept = json.loads((root / FILE).read_bytes())
-        if kept["state"] != state(root, options) or entry_points(group=ENTRY_POINTS):
+        if kept["state"] != state(root, options):
             return None
         return Shown(kept["summary"], kept["spreads"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -39,6 +39,7 @@ from mtbench_ray.generate.engine_logs import EngineLog
 from mtbench_ray.generate.ray_stream import CrashedShard, NeverBegan
 from mtbench_ray.generate.shards import Work, make_shards, with_shares
 from mtbench_ray.judges.base import EvaluationView
+from mtbench_ray.judges.outcomes import with_proof
 from mtbench_ray.planning.jobs import Job
 from mtbench_ray.planning.plan import Board, good_turns, view_of
 from mtbench_ray.planning.run_evaluations import judges_by_settings
@@ -210,8 +211,8 @@ class Session:
                 self.judges.submit(index, request)
             with self.progress, listen(self._events.put):
                 with contextlib.suppress(CancelledError):  # the endpoints' loop ended: told below
+                    self.interrupts.be_orderly()
                     self.judges.start(answers=bool(work))
-                    self.interrupts.orderly = True
                     self._drive(work)
                 self._pump(lambda: False)
         finally:
@@ -326,7 +327,7 @@ class Session:
         if isinstance(event, Turn):
             self._on_turn(event)
         elif isinstance(event, Judgment):
-            row = event
+            row = with_proof(self.views[self.board.named[event.judgment_id].view], event)
             self._judging = True
             self.judges.judged(row)
             self.workspace.append(row)

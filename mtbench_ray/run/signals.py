@@ -20,15 +20,13 @@ class Interrupts:
     """Handlers of both signals, from the first line of a run to its last. A context manager.
 
     Attributes:
-        stop: Set by the first signal while ``orderly``.
-        orderly: The run looks at ``stop`` by itself. Before that, while it is being set up, there
-            is nothing to finish: the first signal raises KeyboardInterrupt.
+        stop: Set by the first signal after :meth:`be_orderly`.
         exempt: Process ids that the second signal leaves alive.
     """
 
     def __init__(self) -> None:
         self.stop = threading.Event()
-        self.orderly = False
+        self._orderly = False
         self.exempt: set[int] = set()
         self._count = 0
         self._previous: dict[signal.Signals, Any] = {}
@@ -37,6 +35,17 @@ class Interrupts:
     def happened(self) -> bool:
         """Whether a signal came."""
         return self._count > 0
+
+    def be_orderly(self) -> None:
+        """From now on the run looks at ``stop`` by itself. Before, while it is being set up, there
+        is nothing to finish: the first signal raises KeyboardInterrupt.
+
+        Raises:
+            KeyboardInterrupt: A signal came where Python ignores exceptions, in a ``__del__`` say.
+        """
+        self._orderly = True
+        if self.happened and not self.stop.is_set():
+            raise KeyboardInterrupt
 
     def install(self) -> None:
         """Take the signals (again: ``ray.init`` puts a handler of its own in place)."""
@@ -64,7 +73,7 @@ class Interrupts:
             end_children(self.exempt)
             # Rows on disk are whole lines already; nothing else is worth waiting for.
             os._exit(EXIT_INTERRUPTED)
-        if not self.orderly:
+        if not self._orderly:
             raise KeyboardInterrupt
         self.stop.set()
 

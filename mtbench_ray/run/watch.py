@@ -151,7 +151,7 @@ class Watch:
         Raises:
             UserError: The disk is full and the like; rows so far are kept.
         """
-        self._interrupts.orderly = True
+        self._interrupts.be_orderly()
         stop = self._interrupts.stop
         try:
             with Kept(self._config, self._interrupts) as kept:

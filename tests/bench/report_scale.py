@@ -29,6 +29,7 @@ from pathlib import Path
 from sweep_overhead import questions as write_questions
 
 from mtbench_ray.cli.hydra_app import compose
+from mtbench_ray.judges.outcomes import with_proof
 from mtbench_ray.planning.jobs import prepare
 from mtbench_ray.planning.plan import render, view_of
 from mtbench_ray.planning.run_evaluations import evaluations
@@ -128,7 +129,7 @@ def _rows(folder: Path, data: BenchmarkData, rows: Sequence[Evaluation], seed: i
                     params="{}", served_model="stub", started=1.7e9, created=1.7e9 + number,
                     run_id="r",
                 )  # fmt: skip
-                judgments.write(encode(verdict) + "\n")
+                judgments.write(encode(with_proof(view, verdict)) + "\n")
                 count += 1
     return count
 

@@ -36,7 +36,7 @@ KNOWN = request("first", "Answer x: Ask 0")
 def test_the_first_call_on_an_answer_has_ended_before_the_others_begin():
     with StubServer(latency=LATENCY) as stub:
         rows, _ = judge_all(stub, [KNOWN, *calls(3, 4)])
-        found = arrived(stub)[1:]
+        found = [call for call in arrived(stub) if call[1] != "Answer x"]
     assert len(rows) == 13
     assert [item for _, _, item in found[:3]] == [0, 0, 0], "answers do not wait for each other"
     for answer in {name for _, name, _ in found}:

@@ -119,7 +119,7 @@ def test_other_options_are_other_reports(workspace, capsys):
 def test_another_version_of_the_program_reads_again(workspace, monkeypatch):
     options = ScoreOptions()
     assert shown.load(workspace, options) is not None
-    monkeypatch.setattr(shown, "_program", lambda: ["another"])
+    monkeypatch.setattr(shown, "program", lambda: "another")
     assert shown.load(workspace, options) is None
 
 

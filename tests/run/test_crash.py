@@ -1,5 +1,6 @@
 """Whatever ends a run, nothing paid for is lost, nothing counts twice, and no process stays."""
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from questions import QUESTIONS
 from stub_server import StubServer
 
 from mtbench_ray.cli.main import main
+from mtbench_ray.run.signals import Interrupts
 
 pytestmark = pytest.mark.runs
 
@@ -90,15 +92,33 @@ def test_the_second_signal_ends_a_run_at_once(questions, tmp_path):
         assert Run(*settings(questions, stub, tmp_path / "work")).wait() == 0
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.4])
+@pytest.mark.parametrize("moment", [0.0, 0.4, 5.0])
 def test_a_signal_during_set_up_ends_it_cleanly(moment, questions, tmp_path):
     with StubServer() as stub:
-        run = Run(*settings(questions, stub, tmp_path / "work"))
+        # Minutes long: on a machine that stands still, the signal comes after set-up, not the end.
+        slow = "engine.fake_seconds_per_token=1"
+        run = Run(*settings(questions, stub, tmp_path / "work", slow))
         until((tmp_path / "work").exists)
         time.sleep(moment)
         run.signal(signal.SIGINT)
         assert run.wait() == 130
         assert "Traceback" not in run.err
+
+
+def test_a_signal_that_is_swallowed_during_set_up_ends_the_run_before_it_begins():
+    with Interrupts() as interrupts:
+        with contextlib.suppress(KeyboardInterrupt):  # as Python does in a __del__
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.be_orderly()
+
+
+def test_a_run_that_is_orderly_is_asked_to_stop():
+    with Interrupts() as interrupts:
+        interrupts.be_orderly()
+        signal.raise_signal(signal.SIGTERM)
+        interrupts.be_orderly()  # of the next round of a watch
+        assert interrupts.stop.is_set()
 
 
 PROBE = """
