@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs all checks; sets up .venv first where needed.
 #
-#   bash launch/test.sh          all, as CI does: tests with engines and Ray one by one, then the rest
+#   bash launch/test.sh          all, as CI does: tests with engines and Ray, those that a busy machine
+#                                would fail one by one, then the rest
 #   bash launch/test.sh quick    in two minutes: no engine, no Ray, no whole run, no process started
 #   bash launch/test.sh -n 2 -m "not engine and not rays"     (other arguments are pytest's)
 #   bash launch/test.sh -k parse
@@ -37,8 +38,10 @@ if [ "$*" = quick ]; then
 elif [ $# -gt 0 ]; then
   step "pytest" "$python" -m pytest "$@"
 else
-  step "pytest, engines and Ray" "$python" -m pytest -m "engine or rays"
+  # Two at a time, files whole: tests of a file share engines and clusters.
+  step "pytest, engines and Ray" "$python" -m pytest -m "engine or rays" -n 2 --dist loadfile
+  step "pytest, by the clock" "$python" -m pytest -m "clock and not engine and not rays"
   # More workers than cores: many tests wait for what they have started.
-  step "pytest, the rest" "$python" -m pytest -m "not engine and not rays" \
+  step "pytest, the rest" "$python" -m pytest -m "not engine and not rays and not clock" \
     -n $((2 * $(nproc))) --dist worksteal
 fi
