@@ -51,6 +51,7 @@ from mtbench_ray.run.racing import Races
 from mtbench_ray.run.ray_runtime import RayRuntime, head_lost
 from mtbench_ray.run.signals import Interrupts
 from mtbench_ray.schema import ANSWERED, EngineEvent, Evaluation, Judgment, Request, Turn
+from mtbench_ray.system.program import program
 from mtbench_ray.system.redact import hidden
 from mtbench_ray.system.threads import ThreadEnded, listen, start_thread
 from mtbench_ray.workspace.batch_ledger import BatchLedger
@@ -124,6 +125,7 @@ class Session:
     _failure: UserError | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        program()  # the files as they are now, and not as somebody edits them later
         self.config = self.jobs[0].config
         self.views: list[EvaluationView] = []
         judges = judges_by_settings(self.jobs)

@@ -20,7 +20,8 @@ _COUNTS = ("numpy", "scipy", "scikit-learn", "tiktoken", "if-verifiable")
 
 @cache
 def program() -> str:
-    """A hash of this package's own files, of Python and of what it counts with.
+    """A hash of this package's own files when first asked for, of Python and of what it counts
+    with.
 
     Another one in each process where another package brings benchmarks: its files are not known.
     """
