@@ -25,6 +25,8 @@ from mtbench_ray.judges.budget import Budget, check_budget
 from mtbench_ray.schema import Message
 from mtbench_ray.workspace.journal import well_formed
 
+pytestmark = pytest.mark.clock
+
 GONE = "not sent at temperature 0: refused"
 
 

@@ -12,6 +12,8 @@ from mtbench_ray.endpoint import client, retry_policy
 from mtbench_ray.endpoint.api_errors import Fault
 from mtbench_ray.endpoint.retry_policy import RetryPolicy
 
+pytestmark = pytest.mark.clock
+
 ROWS = 1600
 QUOTA = "You exceeded your current quota, please check your plan and billing details."
 

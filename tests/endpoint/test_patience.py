@@ -7,6 +7,8 @@ from stub_server import StubServer
 
 from mtbench_ray.endpoint.patience import Patience
 
+pytestmark = pytest.mark.clock
+
 
 @pytest.mark.parametrize("capacity", [1, 3])
 def test_calls_that_wait_behind_our_own_are_not_sent_again(capacity):

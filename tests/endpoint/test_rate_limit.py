@@ -13,6 +13,8 @@ from mtbench_ray.endpoint.learned_rate import LearnedRate
 from mtbench_ray.endpoint.rate_limit import Limiter
 from mtbench_ray.endpoint.shared_limit import NAMESPACE, ClusterLimiter
 
+pytestmark = pytest.mark.clock
+
 # A minute of the limiter is made short, so that several windows pass in a second.
 WINDOW_S = 0.3
 

@@ -21,6 +21,8 @@ from mtbench_ray.errors import UserError
 from mtbench_ray.schema import Message
 from mtbench_ray.validate import validate
 
+pytestmark = pytest.mark.clock
+
 TIER_1 = {"tokens_per_minute": 30_000, "requests_per_minute": 500}
 
 

@@ -18,6 +18,8 @@ from mtbench_ray.errors import EngineFault
 from mtbench_ray.judges.local_server.process import JudgeServer, ServerSpec
 from mtbench_ray.models.layout import Layout
 
+pytestmark = pytest.mark.clock
+
 AVX2 = "fma avx f16c avx2"
 AVX512 = "fma avx2 avx512f avx512_vnni"
 FAST = [f"{AVX512} avx512_bf16", "avx2 amx_tile amx_bf16", "asimd bf16"]

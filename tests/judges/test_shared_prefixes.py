@@ -8,6 +8,8 @@ from stub_server import StubServer
 
 from mtbench_ray.judges.shared_prefixes import PREFIX, SharedPrefixes
 
+pytestmark = pytest.mark.clock
+
 LATENCY = 0.3
 
 

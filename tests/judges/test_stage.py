@@ -16,6 +16,8 @@ from mtbench_ray.judges.parse import parse_rating, parse_winner
 from mtbench_ray.judges.stage import Budget, JudgeStage
 from mtbench_ray.schema import Judgment, Message, Request
 
+pytestmark = pytest.mark.clock
+
 
 def test_a_judgment_has_all_of_its_request_and_what_became_of_it():
     asked = request(3, order=2, opponent="other", answer_ids=("a", "b"), sample=1, judge_sample=2,
