@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs all checks; sets up .venv first where needed.
 #
-#   bash launch/test.sh          all, as CI does: tests with engines and Ray, those that a busy machine
-#                                would fail one by one, then the rest
+#   bash launch/test.sh          all, as CI does: tests with engines and Ray two at a time, those by the
+#                                clock one by one, then the rest
 #   bash launch/test.sh quick    in two minutes: no engine, no Ray, no whole run, no process started
 #   bash launch/test.sh -n 2 -m "not engine and not rays"     (other arguments are pytest's)
 #   bash launch/test.sh -k parse
