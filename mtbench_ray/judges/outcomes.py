@@ -1,9 +1,9 @@
 """What became of a wanted verdict: the judgment that counts for it, or why there is none.
 
 A judge's reply is kept and read again whenever it is looked at, so that a better parser or other
-tags cost no call. That takes a third of a millisecond. A row therefore says with what it was read
-(``Judgment.read_as``: this program, the settings that matter, the reply and what came of it): where
-the same would read it, it says already what it would be read as.
+tags cost no call. That takes a tenth of a millisecond and more. A row therefore says with what it
+was read (``Judgment.read_as``: this program, the settings that matter, the reply and what came of
+it): where the same would read it, it says already what it would be read as.
 """
 
 from __future__ import annotations

@@ -77,7 +77,8 @@ _LONGEST = 200_000
 """Characters from the end of a reply that are looked at."""
 _REPLIES = 1 << 17
 """Replies whose verdicts are remembered: a run looks at each several times (what is pending, what
-it comes to, its files), and reading one takes half a millisecond. Rows hold their texts anyway."""
+it comes to, its files), and reading one takes a tenth of a millisecond and more. Rows hold their
+texts anyway."""
 
 
 def parse_rating(

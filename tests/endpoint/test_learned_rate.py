@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from mtbench_ray.endpoint.learned_rate import LearnedRate, stated_limit
 
-pytestmark = pytest.mark.clock
-
 LATENCY_S, PROBE_S = 2.0, 1.0
 
 

@@ -93,7 +93,7 @@ def test_the_second_signal_ends_a_run_at_once(questions, tmp_path):
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.4, 5.0])
-def test_a_signal_during_set_up_ends_it_cleanly(moment, questions, tmp_path):
+def test_a_signal_during_set_up_and_soon_after_ends_a_run_cleanly(moment, questions, tmp_path):
     with StubServer() as stub:
         # Minutes long: on a machine that stands still, the signal comes after set-up, not the end.
         slow = "engine.fake_seconds_per_token=1"
