@@ -94,9 +94,17 @@ class Engine(Protocol):
         ...
 
     async def generate(
-        self, messages: Sequence[Message], sampling: TurnSampling, request_id: str
+        self,
+        messages: Sequence[Message],
+        sampling: TurnSampling,
+        request_id: str,
+        priority: int = 0,
     ) -> Generation:
         """Answer the last user message.
+
+        Args:
+            priority: Of the requests that wait for a place the lowest is taken first, by an engine
+                that has an order.
 
         Raises:
             EngineFault: The engine is dead or hung; other requests on it fail too.

@@ -56,7 +56,11 @@ class EndpointEngine:
         self.thinking = thinking_spec(model, None)
 
     async def generate(
-        self, messages: Sequence[Message], sampling: TurnSampling, request_id: str
+        self,
+        messages: Sequence[Message],
+        sampling: TurnSampling,
+        request_id: str,
+        priority: int = 0,
     ) -> Generation:
         """See :class:`~mtbench_ray.engines.base.Engine`."""
         extra = self._extra(sampling)

@@ -107,7 +107,11 @@ class FakeEngine:
         return engine
 
     async def generate(
-        self, messages: Sequence[Message], sampling: TurnSampling, request_id: str
+        self,
+        messages: Sequence[Message],
+        sampling: TurnSampling,
+        request_id: str,
+        priority: int = 0,
     ) -> Generation:
         """See :class:`~mtbench_ray.engines.base.Engine`."""
         return await self._watch.guard(self._generate(messages, sampling, request_id))

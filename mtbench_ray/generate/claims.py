@@ -74,18 +74,20 @@ class ClaimQueue:
             self._open |= dict.fromkeys(range(first, len(self._shards)))
             return first
 
-    def begin(self, worker: str, process: str, token: int) -> Begun | None:
+    def begin(self, worker: str, process: str, token: int | None) -> Begun | None:
         """The shard that a worker does now; None where nothing is left.
 
         Args:
             worker: Its name, the same when it is started again.
             process: In which it runs: another one has prepared nothing.
-            token: Of the call that does it. A call that Ray repeats begins nothing more.
+            token: Of the call that does it. A call that Ray repeats begins nothing more. None:
+                the call that began the one before goes on.
         """
         with self._lock:
             if token in self._tokens:
                 return None
-            self._tokens.add(token)
+            if token is not None:
+                self._tokens.add(token)
             if self._processes.get(worker) != process:
                 self._processes[worker] = process
                 self._claims.pop(worker, None)

@@ -13,12 +13,19 @@ from mtbench_ray.schema import ANSWERED, Message, Turn
 
 
 async def converse(
-    engine: Engine, unit: ShardUnit, shard: Shard, emit: Callable[[Turn], None]
+    engine: Engine,
+    unit: ShardUnit,
+    shard: Shard,
+    emit: Callable[[Turn], None],
+    priority: Callable[[int], int] = lambda _: 0,
 ) -> None:
     """Answer the turns of ``unit`` that are not there yet.
 
     Turns already in ``unit.done`` are built on and not emitted again. A failed turn fails the
     later ones, which are emitted too: every turn that is pending comes out exactly once.
+
+    Args:
+        priority: Of the request for a turn, by the turn's number.
 
     Raises:
         EngineFault: The engine is lost; turns not emitted yet are still pending.
@@ -28,7 +35,7 @@ async def converse(
     for number in range(1, len(unit.question.turns) + 1):
         row = done.get(number)
         if row is None:
-            row = await _turn(engine, unit, shard, tuple(answers))
+            row = await _turn(engine, unit, shard, tuple(answers), priority(number))
             emit(row)
         if row.status not in ANSWERED:
             for later in range(number + 1, len(unit.question.turns) + 1):
@@ -38,7 +45,9 @@ async def converse(
         answers.append(row.content)
 
 
-async def _turn(engine: Engine, unit: ShardUnit, shard: Shard, answers: tuple[str, ...]) -> Turn:
+async def _turn(
+    engine: Engine, unit: ShardUnit, shard: Shard, answers: tuple[str, ...], priority: int
+) -> Turn:
     number = len(answers) + 1
     began = time.monotonic()
     model = unit.model or shard.model
@@ -47,7 +56,7 @@ async def _turn(engine: Engine, unit: ShardUnit, shard: Shard, answers: tuple[st
     request_id = f"{unit.question.question_id}|{unit.sample}|{number}|{unit.answer_id[:12]}"
     try:
         messages = build_messages(model, unit.question, answers)
-        generation = await _generate(engine, messages, sampling, request_id)
+        generation = await _generate(engine, messages, sampling, request_id, priority)
         split = _read(generation, engine)
     except EngineFault:
         raise
@@ -87,13 +96,17 @@ async def _turn(engine: Engine, unit: ShardUnit, shard: Shard, answers: tuple[st
 
 
 async def _generate(
-    engine: Engine, messages: tuple[Message, ...], sampling: TurnSampling, request_id: str
+    engine: Engine,
+    messages: tuple[Message, ...],
+    sampling: TurnSampling,
+    request_id: str,
+    priority: int,
 ) -> Generation:
     """A request that ends without an answer is asked once more."""
     try:
-        return await engine.generate(messages, sampling, request_id)
+        return await engine.generate(messages, sampling, request_id, priority)
     except NoOutput:
-        return await engine.generate(messages, sampling, request_id)
+        return await engine.generate(messages, sampling, request_id, priority)
 
 
 def _read(generation: Generation, engine: Engine) -> Split:

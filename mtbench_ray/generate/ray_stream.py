@@ -1,10 +1,11 @@
 """The Ray Data graph: shards in, turn rows out, each as soon as it is there.
 
-Only this module imports ray.data. An input row is a token: it has an engine actor do one shard
-(some conversations of one checkpoint), which the actor takes from the queue that all share
-(:mod:`~mtbench_ray.generate.claims`) and turns into many output rows. Two settings make them
-stream: an output block per row, and a generator buffer that does not hold the actor back (the
-defaults deliver rows seconds late and slow generation down).
+Only this module imports ray.data. An input row is a token: it has an engine actor do shards (some
+conversations of one checkpoint), which the actor takes from the queue that all share
+(:mod:`~mtbench_ray.generate.claims`) until nothing is left, and turns into many output rows. So
+between two shards nobody waits for the driver, which is busy with the rows of all engines. Two
+settings make them stream: an output block per row, and a generator buffer that does not hold the
+actor back (the defaults deliver rows seconds late and slow generation down).
 
 Judging is not part of the graph: rows reach the driver, which writes them, and only then are they
 judged. So no answer is lost while it waits for a slow judge, and no key leaves the driver.
@@ -24,7 +25,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,7 @@ from mtbench_ray.generate.worker import ShardWorker
 from mtbench_ray.schema import EngineEvent, Turn, decode, encode
 from mtbench_ray.system.threads import start_thread
 
+_SPARE = 8
 _QUEUE_S = 120.0
 """Patience of an engine actor with the claim queue, whose process may have to come up first."""
 
@@ -86,8 +88,8 @@ class EngineActor:
         self.worker = ShardWorker(self._process)
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
-        """Answer one shard; yields one-row batches: ``begin``, ``rows`` (JSON of those that are
-        there together, an empty list as a sign of life), ``end``; none where nothing is left.
+        """Answer shards until none is left; yields one-row batches, for each: ``begin``, ``rows``
+        (JSON of those that are there together, an empty list as a sign of life), ``end``.
 
         Ray from 2.64 on calls an actor that it started again with the interrupted token again. Its
         rows would come twice or, since Ray leaves out as many as it had taken, not at all: for such
@@ -96,13 +98,23 @@ class EngineActor:
         What goes wrong here comes out as a row too: Ray's own handling of exceptions would end
         the stream of all shards, or drop the rest of this one silently.
         """
+        token: int | None = int(batch["token"][0])
+        while (yield from self._shard(token)):
+            token = None
+
+    def answer(self, batch: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
+        """The same for who calls the actor without Ray Data, and one shard at most."""
+        yield from self._shard(int(batch["token"][0]))
+
+    def _shard(self, token: int | None) -> Generator[dict[str, list[Any]], None, bool]:
+        """Whether there was one, and others may follow."""
         try:
-            begun = self._begin(int(batch["token"][0]))
+            begun = self._begin(token)
         except Exception:
             yield _row(-1, "fault", traceback.format_exc())
-            return
+            return False
         if begun is None:
-            return
+            return False
         yield _row(begun.index, "begin", json.dumps(_whereabouts()))
         try:
             for together in self.worker.run_together(
@@ -118,8 +130,9 @@ class EngineActor:
         except Exception:
             yield _row(begun.index, "fault", traceback.format_exc())
         yield _row(begun.index, "end")
+        return True
 
-    def _begin(self, token: int) -> Begun | None:
+    def _begin(self, token: int | None) -> Begun | None:
         import ray
         from ray.exceptions import RayActorError
 
@@ -139,10 +152,6 @@ class EngineActor:
             )
             return model
         return None
-
-    def answer(self, batch: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
-        """The same for who calls the actor without Ray Data."""
-        yield from self(batch)
 
     def close(self) -> None:
         """End the engine."""
@@ -218,7 +227,9 @@ def _stream_ray(
 ) -> Iterator[Output | CrashedShard | EngineLog]:
     gpus = gpus_of_engine(shards[0].engine, cluster)
     claims = queue_actor(shards)
-    dataset = _graph(len(shards), replicas, gpus, claims)
+    engines = min(replicas, len(shards))
+    # One for each engine, and for others that take the place of those that die.
+    dataset = _graph(min(2 * engines + _SPARE, len(shards)), engines, gpus, claims)
     rows: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
 
     def pull() -> None:
@@ -335,8 +346,8 @@ def end_queue(claims: Any) -> None:
             ray.kill(claims)
 
 
-def _graph(tokens: int, replicas: int, gpus: int, claims: Any) -> Any:
-    """The dataset: an input row for each shard, an actor pool over them."""
+def _graph(tokens: int, engines: int, gpus: int, claims: Any) -> Any:
+    """The dataset: input rows for an actor pool."""
     import ray
     import ray.data
 
@@ -358,7 +369,7 @@ def _graph(tokens: int, replicas: int, gpus: int, claims: Any) -> Any:
         "num_cpus": ACTOR_CPUS,
         "num_gpus": gpus,
         "compute": ray.data.ActorPoolStrategy(
-            size=min(replicas, tokens),
+            size=engines,
             max_tasks_in_flight_per_actor=1,
             max_concurrent_calls_per_actor=1,
         ),

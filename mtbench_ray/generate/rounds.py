@@ -16,6 +16,9 @@ from mtbench_ray.models.fingerprint import check_content
 from mtbench_ray.schema import ANSWERED, Turn
 
 _COMPANY = 8
+_TAIL = 1.5
+"""Turns for each conversation at once that make the end of a shard: with less the last ones may
+begin too late, with more the cache holds what waits for longer than it needs to."""
 
 
 def company(suspects: int) -> int:
@@ -25,24 +28,31 @@ def company(suspects: int) -> int:
 
 @dataclass
 class Ledger:
-    """What a shard has pending; passes rows on as they come."""
+    """What a shard has pending; passes rows on as they come.
+
+    Attributes:
+        turns_left: That are pending, of all conversations.
+    """
 
     shard: Shard
     send: Callable[[Output], None]
     pending: dict[str, ShardUnit] = field(default_factory=dict)
+    turns_left: int = 0
 
     def __post_init__(self) -> None:
         for unit in self.shard.units:
             # A failed row of an earlier run is no turn to build on: it is pending again.
             unit = replace(unit, done=tuple(t for t in unit.done if t.status in ANSWERED))
-            if self._turns_left(unit):
+            if left := len(self._turns_left(unit)):
                 self.pending[unit.answer_id] = unit
+                self.turns_left += left
 
     def emit(self, row: Turn) -> None:
         """A row of a unit: sent on and, where it is good, built on if the engine dies later."""
         unit = self.pending[row.answer_id]
         unit = replace(unit, done=(*unit.done, row))
         self.pending[row.answer_id] = unit
+        self.turns_left -= 1
         if not self._turns_left(unit):
             del self.pending[row.answer_id]
         self.send(row)
@@ -101,13 +111,20 @@ async def run_round(
     running: set[str] = set()
     faults: list[EngineFault] = []
 
+    def priority(turn: int) -> int:
+        # Later turns first, while what the cache holds of the earlier ones is still there. Towards
+        # the end earlier turns first: what is begun at the very end runs through all its turns on
+        # an engine that is half empty.
+        return -turn if ledger.turns_left > _TAIL * limit else turn
+
     async def one(unit: ShardUnit) -> None:
         async with slots:
             if faults:
                 return  # its slot came free because the engine is lost: it is no suspect
             running.add(unit.answer_id)
             try:
-                await converse(views[unit.answer_id], unit, ledger.shard, ledger.emit)
+                view = views[unit.answer_id]
+                await converse(view, unit, ledger.shard, ledger.emit, priority)
             except EngineFault as fault:
                 faults.append(fault)
                 raise

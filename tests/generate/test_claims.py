@@ -48,6 +48,13 @@ def test_a_call_that_is_repeated_begins_nothing_more():
     assert [begun(queue, "x", 0), begun(queue, "x", 0), begun(queue, "x", 1)] == ["a", None, "b"]
 
 
+def test_a_call_may_begin_several_and_begins_none_when_it_is_repeated():
+    queue = ClaimQueue(shards(*"abc"))
+    assert [begun(queue, "x", token) for token in (0, None, 0, None, None)] == [
+        "a", "b", None, "c", None,
+    ]  # fmt: skip
+
+
 def test_a_worker_that_was_started_again_has_claimed_nothing():
     queue = ClaimQueue(shards("a", "b", "c", "d"))
     begun(queue, "x", 0)

@@ -34,7 +34,11 @@ class Scripted:
         self._replies = list(replies)
 
     async def generate(
-        self, messages: Sequence[Message], sampling: TurnSampling, request_id: str
+        self,
+        messages: Sequence[Message],
+        sampling: TurnSampling,
+        request_id: str,
+        priority: int = 0,
     ) -> Generation:
         self.asked.append(messages)
         reply = self._replies.pop(0)

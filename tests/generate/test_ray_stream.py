@@ -116,6 +116,31 @@ def test_what_a_killed_engine_had_claimed_is_done_by_the_others_in_the_same_stre
     assert [starts[f"org/{name}"] for name in "bcd"] == [1, 1, 1]
 
 
+def test_a_call_of_an_actor_answers_all_shards_that_are_left(cluster):
+    """Nothing between two shards waits for the driver."""
+    shards = [make_shard([n]) for n in (1, 2, 3)]
+    claims = pipeline.queue_actor(shards)
+    actor = cluster.remote(pipeline.EngineActor).remote(claims)
+    rows = actor.__call__.options(num_returns="streaming").remote({"token": [0]})
+    found = [(row["shard"][0], row["kind"][0]) for row in map(cluster.get, rows)]
+    marks = [mark for mark in found if mark[1] != "rows"]
+    assert marks == [(n, kind) for n in range(3) for kind in ("begin", "end")]
+    assert {n for n, kind in found if kind == "rows"} == {0, 1, 2}
+    for left in (actor, claims):
+        cluster.kill(left)
+
+
+def test_more_deaths_than_a_stream_has_calls_for_cost_no_row(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(pipeline, "_SPARE", -1)  # with one engine: one call
+    faults = (f"{{kill_process_on: [3], kill_marker: {tmp_path / 'killed'}, models: [org/a],"
+              " die_at_turn: 2}")  # fmt: skip
+    code = run("-m", "model=org/a,org/b,org/c,org/d", f"engine.fake_faults={faults}",
+               "engine.replicas=1", "sampling.samples=1")  # fmt: skip
+    assert code == 0, run.err
+    assert (tmp_path / "killed").exists()
+    assert counted(run) == (32, 32, 32, 32)
+
+
 def test_a_queue_that_dies_costs_no_row(run, monkeypatch):
     made, make = [], pipeline.queue_actor
 

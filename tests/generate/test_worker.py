@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from shards import events_of, make_shard, rows_of, run_shard
 
 from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
-from mtbench_ray.engines.base import Engine, NoOutput, Shard, ended_by_model
+from mtbench_ray.engines.base import Engine, Generation, NoOutput, Shard, ended_by_model
 from mtbench_ray.engines.fake import FakeEngine, forget_faults
 from mtbench_ray.errors import EngineFault
 from mtbench_ray.generate.worker import ShardWorker, start_engine
 from mtbench_ray.models.fingerprint import as_planned, fingerprint
-from mtbench_ray.schema import EngineEvent, Turn
+from mtbench_ray.models.sampling import TurnSampling
+from mtbench_ray.models.thinking import ThinkingSpec
+from mtbench_ray.schema import EngineEvent, Message, Turn
 
 
 @pytest.fixture(autouse=True)
@@ -274,6 +279,72 @@ def test_a_place_is_taken_while_the_next_turn_is_prepared() -> None:
     one, two, three = sorted({answer_id for answer_id, _ in turns})
     assert turns[:4] == [(one, 1), (two, 1), (one, 2), (two, 2)]
     assert sorted(turns[4:]) == [(three, 1), (three, 2)]
+
+
+class Steps:
+    """An engine with ``places``, on which every turn takes one step: how many steps all took.
+
+    Of the requests that wait at a step those with the lowest priority are taken, the oldest first.
+    """
+
+    origin, template_hash, gpu_memory_gb, remark, under_way = "fake", "fake", None, "", 0
+    thinking = ThinkingSpec()
+
+    def __init__(self, places: int) -> None:
+        self.places = places
+        self.taken: list[list[int]] = []
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._count = itertools.count()
+        self._running: asyncio.Task[None] | None = None
+
+    async def generate(
+        self,
+        messages: Sequence[Message],
+        sampling: TurnSampling,
+        request_id: str,
+        priority: int = 0,
+    ) -> Generation:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((priority, next(self._count), future))
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        await future
+        return Generation("word", "stop", 1, 1)
+
+    async def _run(self) -> None:
+        while self._waiting:
+            for _ in range(20):  # all that is on its way arrives
+                await asyncio.sleep(0)
+            self._waiting.sort(key=lambda waiting: waiting[:2])
+            now, self._waiting = self._waiting[: self.places], self._waiting[self.places :]
+            self.taken.append([number for _, number, _ in now])
+            for *_, future in now:
+                future.set_result(None)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        self._running = None
+
+    async def prepare(self, model: ModelConfig) -> None: ...
+
+    async def stop(self) -> None:
+        if self._running is not None:
+            await self._running
+
+
+@given(st.integers(1, 4), st.integers(1, 40))
+@settings(deadline=None, max_examples=60)
+def test_an_engine_is_full_until_the_last_turns(places: int, conversations: int) -> None:
+    """As many steps as two turns of all conversations take at least."""
+    engine = Steps(places)
+
+    async def start(model: ModelConfig, config: EngineConfig) -> Engine:
+        return engine  # type: ignore[return-value]
+
+    worker = ShardWorker(start=start)
+    rows = rows_of(run_shard(make_shard(range(conversations), max_num_seqs=places), worker))
+    worker.close()
+    assert len(rows) == 2 * conversations
+    assert len(engine.taken) == max(2, -(-2 * conversations // places))
 
 
 def test_consumer_that_leaves_early_leaves_a_working_worker(worker: ShardWorker) -> None:

@@ -162,7 +162,7 @@ def engine_arguments(
         "dtype": config.dtype,
         "quantization": config.quantization,
         "max_num_seqs": at_once,
-        # Later turns first, while what the cache holds of the earlier ones is still there.
+        # See rounds.py for which turns come first.
         "scheduling_policy": "priority",
         "enforce_eager": not gpu if config.enforce_eager is None else config.enforce_eager,
         "trust_remote_code": config.trust_remote_code,

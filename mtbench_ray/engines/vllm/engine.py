@@ -83,7 +83,11 @@ class VllmEngine:
         return sum(self._core.under_way.values())
 
     async def generate(
-        self, messages: Sequence[Message], sampling: TurnSampling, request_id: str
+        self,
+        messages: Sequence[Message],
+        sampling: TurnSampling,
+        request_id: str,
+        priority: int = 0,
     ) -> Generation:
         """See :class:`~mtbench_ray.engines.base.Engine`."""
         rendered = self._template.render(messages)
@@ -105,9 +109,7 @@ class VllmEngine:
             used["stop"] = list(stop)
         # An aborted request of the same name may still be in the engine.
         name = f"{request_id}|{next(self._core.requests)}"
-        ids, finish = await self._core.watch.guard(
-            self._tokens(rendered.ids, used, name, -len(messages))
-        )
+        ids, finish = await self._core.watch.guard(self._tokens(rendered.ids, used, name, priority))
         used["dtype"] = self._core.dtype
         if rendered.merged:
             used["system_merged"] = True
@@ -223,9 +225,6 @@ class VllmEngine:
         self, prompt: tuple[int, ...], used: dict[str, Any], request_id: str, priority: int
     ) -> tuple[list[int], str]:
         """Run one request to its end.
-
-        Args:
-            priority: The lowest is taken first by an engine that has more requests than room.
 
         Raises:
             EngineFault: The engine is dead. Other errors are of this request alone.
