@@ -254,6 +254,12 @@ class Judgment:
     read_as: str = ""
     schema: int = SCHEMA
 
+    @property
+    def has_reply(self) -> bool:
+        """Whether there is something to read: a refusal's text, say, counts for nothing."""
+        failed = self.status in ("error", "refused", "context_overflow")
+        return bool(self.text or self.logprobs) and not failed
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:

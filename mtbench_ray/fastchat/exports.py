@@ -45,7 +45,11 @@ _MANIFEST = ".mtbench_ray.json"
 
 
 def export_fastchat(
-    workspace: Workspace, folder: Path, evaluations: Sequence[Evaluation]
+    workspace: Workspace,
+    folder: Path,
+    evaluations: Sequence[Evaluation],
+    *,
+    only_missing: bool = False,
 ) -> list[Path]:
     """Write ``model_answer/<model>.jsonl``, ``model_judgment/<judge>_single.jsonl`` and ``_pair``.
 
@@ -63,9 +67,10 @@ def export_fastchat(
         folder: Made where it is not there. Files of others in it are never overwritten; in the
             workspace itself the files are this program's.
         evaluations: What to export.
+        only_missing: Files that are there are as they should be.
 
     Returns:
-        The files written.
+        The files of the export.
 
     Raises:
         UserError: A file that this program did not write is in the way, or the disk refuses.
@@ -78,12 +83,18 @@ def export_fastchat(
     return [
         path
         for name, rows in by_benchmark.items()
-        for path in _export(workspace, folder if name == BENCHMARK else folder / name, rows, ours)
+        for path in _export(
+            workspace, folder if name == BENCHMARK else folder / name, rows, ours, only_missing
+        )
     ]
 
 
 def _export(
-    workspace: Workspace, folder: Path, evaluations: Sequence[Evaluation], ours: bool
+    workspace: Workspace,
+    folder: Path,
+    evaluations: Sequence[Evaluation],
+    ours: bool,
+    only_missing: bool,
 ) -> list[Path]:
     """The files of one benchmark."""
 
@@ -129,7 +140,8 @@ def _export(
     every = {q.question_id: q for mine in asked.values() for _, q in mine.values() if q}
     if any(q.category != official_category(q.question_id) for q in every.values()):
         files["question.jsonl"] = map(_question, every.values())
-    return _write(workspace, folder, files, ours)
+    _write(workspace, folder, files, ours, only_missing)
+    return [folder / name for name in files]
 
 
 def _under_names(
@@ -275,8 +287,12 @@ def _matches(
 
 
 def _write(
-    workspace: Workspace, folder: Path, files: Mapping[str, Iterable[dict[str, Any]]], ours: bool
-) -> list[Path]:
+    workspace: Workspace,
+    folder: Path,
+    files: Mapping[str, Iterable[dict[str, Any]]],
+    ours: bool,
+    only_missing: bool,
+) -> None:
     """Write files by name; those of a folder that is not ``ours`` only where they are known."""
     written = {} if ours else _manifest(folder)
     for name in [] if ours else files:
@@ -287,6 +303,8 @@ def _write(
                 "Export into another folder, or move that file away.",
             )
     for name, records in files.items():
+        if only_missing and (folder / name).exists():
+            continue
         # Line by line: a judge's file of a sweep is hundreds of MB.
         with (
             replacing(folder / name) as temporary,
@@ -298,7 +316,6 @@ def _write(
     if not ours:
         with replacing(folder / _MANIFEST) as temporary:
             temporary.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
-    return [folder / name for name in files]
 
 
 def _lines(workspace: Workspace, records: Iterable[dict[str, Any]]) -> Iterator[str]:

@@ -16,8 +16,6 @@ from mtbench_ray.judges.base import EvaluationView, Reading, Reply, Turns
 from mtbench_ray.schema import ANSWERED, Judgment, Outcome, Slot, canonical, text_hash
 from mtbench_ray.system.program import program
 
-_FAILED = frozenset({"error", "refused", "context_overflow"})
-"""Statuses of judgments without a reply that could be read."""
 NOT_NEEDED = "not_needed"
 """Why there is no judgment of an answer whose race was decided without it: no failure."""
 
@@ -64,13 +62,8 @@ def outcome(view: EvaluationView, slot: Slot, judgment: Judgment | None, reason:
 
 def read_again(view: EvaluationView, judgment: Judgment) -> Judgment:
     """A stored judgment as it is read today: its text is kept, so other tags cost no call."""
-    # A call that failed has no text to read, or one that counts for nothing (a refusal's); imported
-    # scores may come without one.
-    if (
-        not (judgment.text or judgment.logprobs)
-        or judgment.status in _FAILED
-        or (view.parity != "fastchat" and judgment.source == "import")
-    ):
+    # Imported scores may come without a reply.
+    if not judgment.has_reply or (view.parity != "fastchat" and judgment.source == "import"):
         return judgment
     if judgment.read_as and view.parity == "safe" and judgment.read_as == _proof(view, judgment):
         return judgment
@@ -92,7 +85,7 @@ def with_proof(view: EvaluationView, judgment: Judgment) -> Judgment:
     """
     plain = dataclasses.replace(judgment, read_as="")
     safely = dataclasses.replace(view, parity="safe")
-    if not (plain.text or plain.logprobs) or read_again(safely, plain) is not plain:
+    if not plain.has_reply or read_again(safely, plain) is not plain:
         return plain
     return dataclasses.replace(plain, read_as=_proof(view, plain))
 

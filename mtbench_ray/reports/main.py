@@ -84,8 +84,9 @@ def finish(
         record.finished = time.time()
         workspace.save_run(record)
     every = current(workspace)
-    if changed or not workspace.tables_current:
-        fastchat.export_fastchat(workspace, workspace.root, every)
+    stale = changed or not workspace.tables_current
+    fastchat.export_fastchat(workspace, workspace.root, every, only_missing=not stale)
+    if stale:
         # Last: their time says that all files were written.
         workspace.write_parquet(judgment_rows(results, every), all_scores(results, every))
     whole = summarise_all(results, every)

@@ -387,12 +387,12 @@ class Workspace:
             self.salt = record.salt
 
     def _count(self, row: Turn | Judgment, place: tuple[int, int]) -> None:
-        """Let a lean ``row`` count unless it is a failure and a good row is there."""
+        """Let a lean ``row`` count unless a better one is there."""
         if isinstance(row, Turn):
             turn = (row.answer_id, row.turn)
-            if _good(row) or not _good(self._turns.get(turn)):
+            if _worth(row) >= _worth(self._turns.get(turn)):
                 self._turns[turn] = row
-        elif _good(row) or not _good(self._judgments.get(row.judgment_id)):
+        elif _worth(row) >= _worth(self._judgments.get(row.judgment_id)):
             self._judgments[row.judgment_id] = row
             self._places[row.judgment_id] = place
 
@@ -479,7 +479,14 @@ def _holds(path: Path, text: str) -> bool:
         return False
 
 
-def _good(row: Turn | Judgment | None) -> bool:
+def _worth(row: Turn | Judgment | None) -> int:
+    """Of rows with one id the newest of the most worth counts."""
+    if row is None:
+        return 0
     if isinstance(row, Turn):
-        return row.status in ANSWERED
-    return row is not None and row.status == "ok"
+        return 3 if row.status in ANSWERED else 1
+    if row.status == "ok":
+        return 3
+    # A reply that could not be read was paid: other tags may read it, and parity=fastchat counts it
+    # as it is. A later call that brought none must not take its place.
+    return 2 if row.has_reply else 1

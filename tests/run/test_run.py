@@ -64,9 +64,27 @@ def test_in_parity_fastchat_a_row_that_counts_is_paid_once(cli):
     assert cli("model=org/m", "parity=fastchat") == 0
     assert cli.calls == 0
     assert {row["value"] for row in cli.rows("judgments.jsonl")} == {None}
-    cli.stub.script.text = ""
+    # A call that fails later takes nothing of what was paid for.
+    cli.stub.script.always = "500"
+    assert cli("model=org/m", "judge.max_retries=0") == 3
+    assert cli.calls >= 8
+    assert cli("model=org/m", "parity=fastchat") == 0
+    assert (cli.calls, cli.summary["results"][0]["average"]["mean"]) == (0, 7.0)
+    cli.stub.script.always = cli.stub.script.text = ""
     assert cli("model=org/m") == 0
     assert cli.calls == 8
+
+
+def test_a_file_that_was_deleted_is_written_again_and_no_other(cli):
+    assert cli("model=org/m") == 0
+    made = [next(cli.workspace.glob(f"model_{kind}/*.jsonl")) for kind in ("answer", "judgment")]
+    texts = [path.read_bytes() for path in made]
+    before = made[1].stat().st_mtime_ns
+    made[0].unlink()
+    assert cli("model=org/m") == 0
+    assert cli.calls == 0
+    assert [path.read_bytes() for path in made] == texts
+    assert made[1].stat().st_mtime_ns == before
 
 
 def test_more_samples_another_judge_or_model_only_add_work(cli):

@@ -82,7 +82,13 @@ def test_the_newest_good_turn_counts(tmp_path: Path, statuses: list[str], counts
 
 @pytest.mark.parametrize(
     ("statuses", "counts"),
-    [(["ok", "unparsed"], 0), (["truncated", "ok", "error"], 1), (["error", "unparsed"], 1)],
+    [
+        (["ok", "unparsed"], 0),
+        (["truncated", "ok", "error"], 1),
+        (["error", "unparsed"], 1),
+        (["unparsed", "error", "refused"], 0),
+        (["unparsed", "unparsed", "context_overflow"], 1),
+    ],
 )
 def test_the_newest_good_judgment_counts(tmp_path: Path, statuses: list[str], counts: int) -> None:
     rows = [judgment(status, f"text {n}") for n, status in enumerate(statuses)]
