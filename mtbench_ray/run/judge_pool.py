@@ -31,14 +31,44 @@ _LOOK_S = 2.0
 
 
 @dataclass
+class WarmServers:
+    """Servers of local judges that are up, with their keys: one round leaves them for the next."""
+
+    _left: list[tuple[JudgeConfig, Any, str]] = field(default_factory=list)
+
+    def leave(self, config: JudgeConfig, server: Any, key: str) -> None:
+        """Keep the servers of a judge."""
+        self._left.append((config, server, key))
+
+    def take(self, config: JudgeConfig) -> tuple[Any, str] | None:
+        """The servers of such a judge, and their key; None where there are none."""
+        for place, (kept, server, key) in enumerate(self._left):
+            if kept == config:
+                del self._left[place]
+                return server, key
+        return None
+
+    def close(self) -> None:
+        """End them all."""
+        left, self._left = self._left, []
+        for _, server, _ in left:
+            server.stop()
+
+
+@dataclass
 class Judge:
-    """One judge of the run."""
+    """One judge of the run.
+
+    Attributes:
+        warm: Its servers are up, as far as is known.
+    """
 
     config: JudgeConfig
     make_stage: Callable[[], JudgeStage]
     key: str | None
     stage: JudgeStage = field(init=False)
     server: Any = None
+    warm: bool = False
     started: bool = False
     restarting: bool = False
     pending: dict[str, Request] = field(default_factory=dict)
@@ -67,6 +97,7 @@ class Judges:
         log_dir: Where servers write their logs.
         batches: Of the workspace, for judges with ``judge.batch``.
         budget: What earlier rounds have left of it; None for a fresh one.
+        servers: Left by earlier rounds, and for later ones; None where there are none.
     """
 
     def __init__(
@@ -81,8 +112,10 @@ class Judges:
         tell: Callable[[str], None],
         batches: BatchLedger | None = None,
         budget: Budget | None = None,
+        servers: WarmServers | None = None,
     ) -> None:
         self._batches = batches
+        self._warm = servers
         self.notes: list[str] = []
         self._board = board
         self._config = config
@@ -150,7 +183,9 @@ class Judges:
                 continue
             elif answers and not self._together(judge):
                 # It has to wait for the engines' cards; much of its start need not.
-                judge.server = self._servers(judge, None)
+                if judge.server is not None:  # nodes are gone since it was left
+                    judge.server.stop()
+                judge.server, judge.warm = self._servers(judge, None), False
                 judge.server.make_ready()
             else:
                 self._start_server(judge, beside_engines=answers)
@@ -167,7 +202,7 @@ class Judges:
     def submit(self, index: int, request: Request) -> None:
         """Have the judge of a view judge something."""
         judge = self._by_view[index]
-        if judge.server is not None and not judge.started:
+        if judge.server is not None and not (judge.started or judge.warm):
             # From now on the disk has nothing better to do.
             judge.server.read_ahead()
         if not judge.restarting:
@@ -203,10 +238,14 @@ class Judges:
             judge.restarting = False
 
     def close(self) -> None:
-        """End all calls and servers."""
+        """End all calls, and all servers that are not left for another round."""
         self.stop(0.0)
         for judge in self._judges:
-            if judge.server is not None:
+            if judge.server is None:
+                continue
+            if self._warm is not None and judge.warm and self._together(judge):
+                self._warm.leave(judge.config, judge.server, judge.key or "")
+            else:
                 judge.server.stop()
 
     @property
@@ -243,6 +282,7 @@ class Judges:
         judge, label = news.judge, news.judge.config.label
         if self._closed.is_set():
             return
+        judge.warm = news.what == "up"
         if news.what == "gone":
             judge.restarting = False
             judge.stage.fail(f"the local judge {news.reason}")
@@ -269,8 +309,12 @@ class Judges:
 
         config, grader = view.judge, view.grader
         key: str | None = None
-        if config.kind != "none":
-            key = secrets.token_urlsafe(24) if config.kind == "local" else resolve_key(config)
+        server: Any = None
+        if config.kind == "local":
+            left = self._warm.take(config) if self._warm is not None else None
+            server, key = left or (None, secrets.token_urlsafe(24))
+        elif config.kind != "none":
+            key = resolve_key(config)
         pattern = grader.pattern(view) if config.constrain else None
         # What is stored is read in safe parity, in any run.
         safely = dataclasses.replace(view, parity="safe")
@@ -301,7 +345,7 @@ class Judges:
                 without_logprobs=grader.without_logprobs,
             )
 
-        return Judge(config, make_stage, key)
+        return Judge(config, make_stage, key, server, server is not None)
 
     def _local(self) -> list[Judge]:
         return [judge for judge in self._judges if judge.config.kind == "local"]
@@ -329,8 +373,9 @@ class Judges:
         )
         judge.started = True
         judge.server = judge.server or self._servers(judge, threads)
-        judge.server.begin()
-        self._tell(f"starting the local judge {judge.config.label}")
+        if not judge.warm:
+            judge.server.begin()
+            self._tell(f"starting the local judge {judge.config.label}")
 
         def ended(error: BaseException | None) -> None:
             if error is not None:
@@ -351,6 +396,8 @@ class Judges:
         timeout = judge.config.start_timeout_s
         crashes, doing = 0, "did not start"
         try:
+            if judge.warm and judge.server.dead():  # while nobody looked
+                judge.server.restart(timeout)
             judge.server.wait_ready(timeout)
             while True:
                 self._post(ServerNews(judge, "up"))

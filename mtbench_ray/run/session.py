@@ -190,6 +190,7 @@ class Session:
             tell=self.progress.message,
             batches=self._batches,
             budget=self.kept.budget if self.kept else None,
+            servers=self.kept.servers if self.kept else None,
         )
         try:
             # Without a cluster to join, processes of one machine share their limits through a file.

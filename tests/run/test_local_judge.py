@@ -3,7 +3,9 @@
 import http.client
 
 import pytest
+from small_models import small_model
 from stub_server import StubServer
+from watching import Watching, count_rows
 
 from mtbench_ray.cli.main import main
 from mtbench_ray.run import judge_pool as judging
@@ -19,7 +21,7 @@ class Group:
     at_once = None
 
     def __init__(self, url, error):
-        self.base_urls, self.error = [url], error
+        self.base_urls, self.error, self.died = [url], error, False
 
     def make_ready(self):
         run_order.append("ready")
@@ -35,10 +37,14 @@ class Group:
             raise self.error
 
     def dead(self):
-        return {}
+        return {0: "its last words"} if self.died else {}
+
+    def restart(self, timeout):
+        run_order.append("restart")
+        self.died = False
 
     def stop(self):
-        pass
+        run_order.append("stop")
 
 
 @pytest.fixture
@@ -50,7 +56,8 @@ def run(questions, tmp_path, capsys, monkeypatch):
 
         def start(judge, key, **_):
             run.started.append(judge.model)
-            return Group(stub.url, run.error)
+            run.groups.append(Group(stub.url, run.error))
+            return run.groups[-1]
 
         monkeypatch.setattr("mtbench_ray.judges.local_server.server.local_servers", start)
 
@@ -62,7 +69,7 @@ def run(questions, tmp_path, capsys, monkeypatch):
             ])  # fmt: skip
             return code, capsys.readouterr().err
 
-        run.started, run.error = [], None
+        run.started, run.groups, run.error, run.stub = [], [], None, stub
         run_order.clear()
         yield run
 
@@ -72,6 +79,7 @@ def test_a_local_judge_is_started_once_and_only_where_something_is_pending(run, 
     code, err = run(f"judge.schedule={schedule}")
     assert (code, run.started) == (0, ["org/judge"]), err
     early = ["ready", "read", "begin"] if schedule == "after" else ["begin"]
+    early.append("stop")
     assert list(dict.fromkeys(run_order)) == early
     # Answers are missing, but their verdicts are not this judge's: nothing can be judged.
     failing = "engine.fake_faults={error_on: [1, 2, 3, 4]}"
@@ -86,3 +94,48 @@ def test_a_watch_that_dies_of_something_unexpected_ends_its_judge_with_a_message
     assert code == 3
     assert "is not watched any more (BadStatusLine: HTTP/9)" in err
     assert "Traceback" not in err
+
+
+@pytest.fixture
+def watching(run, questions, tmp_path, capsys):
+    """A watch with a local judge beside a training run."""
+    (tmp_path / "ckpts").mkdir()
+    line = [
+        "model=checkpoints", f"model.root={tmp_path}/ckpts", "engine=fake", "judge=local",
+        "judge.model=org/judge", f"question_path={questions}", "sampling.max_tokens=20",
+    ]  # fmt: skip
+    return Watching(tmp_path / "work", line, capsys)
+
+
+def test_a_watch_starts_its_judge_once(watching, run, tmp_path):
+    small_model(tmp_path / "ckpts" / "step_1")
+
+    def second():
+        small_model(tmp_path / "ckpts" / "step_2", 2.0)
+
+    def third():
+        assert run_order == ["begin"]
+        run.groups[0].died = True  # while nobody looks
+        small_model(tmp_path / "ckpts" / "step_3", 3.0)
+
+    code = watching(3, second, 3, third, 3, (tmp_path / "ckpts" / "DONE").touch, 1)
+    assert code == 0, watching.err
+    assert watching.scored() == dict.fromkeys(("step_1", "step_2", "step_3"), "8/8")
+    assert count_rows(watching.workspace) == (0, 0, 0)
+    assert run.started == ["org/judge"]
+    assert run_order == ["begin", "restart", "stop"]
+    assert watching.err.count("starting the local judge") == 1
+
+
+@pytest.mark.parametrize("given_back", ["watch.release=true", "judge.schedule=after"])
+def test_a_watch_leaves_no_card_to_a_judge_that_is_to_give_it_back(watching, tmp_path, given_back):
+    small_model(tmp_path / "ckpts" / "step_1")
+
+    def second():
+        assert run_order[-1] == "stop"
+        small_model(tmp_path / "ckpts" / "step_2", 2.0)
+
+    code = watching(3, second, 3, (tmp_path / "ckpts" / "DONE").touch, 1, args=[given_back])
+    assert code == 0, watching.err
+    assert watching.scored() == dict.fromkeys(("step_1", "step_2"), "8/8")
+    assert (run_order.count("begin"), run_order.count("stop")) == (2, 2)
