@@ -118,6 +118,15 @@ def test_environment_of_the_server(monkeypatch):
     assert "VLLM_CPU_KVCACHE_SPACE" not in server_environment(spec(on_gpu=True))
 
 
+def test_a_secret_among_the_arguments_is_on_no_command_line():
+    secret = spec(args={"hf-token": "hf_x1y2z3w4", "api_key": "k", "seed": 1}, on_gpu=True)
+    arguments = server_arguments(secret, "m", "h", 81)
+    assert not {"hf_x1y2z3w4", "--hf-token", "--api-key", "k"} & set(arguments)
+    assert arguments[arguments.index("--seed") + 1] == "1"
+    env = server_environment(secret)
+    assert (env["HF_TOKEN"], env["VLLM_API_KEY"]) == ("hf_x1y2z3w4", KEY)
+
+
 def test_a_taken_port_is_replaced():
     import socket
 

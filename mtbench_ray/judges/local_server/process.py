@@ -29,6 +29,7 @@ from mtbench_ray.judges.local_server.serve import API_SERVER, WAIT, Order
 from mtbench_ray.judges.local_server.supervise import GRACE_S
 from mtbench_ray.models.demo_model import demo_model
 from mtbench_ray.models.layout import load_layout
+from mtbench_ray.system.redact import without_secrets
 from mtbench_ray.system.sockets import ENGINE_NEEDS, socket_folder
 
 _VLLM = [sys.executable, "-m", API_SERVER]
@@ -63,7 +64,8 @@ class ServerSpec:
 def server_arguments(
     spec: ServerSpec, model_path: str, host: str, port: int, dtype: str = "auto"
 ) -> list[str]:
-    """Arguments of the vLLM server, without the key.
+    """Arguments of the vLLM server, without the key and other secrets: everybody on the machine
+    sees a command line, and vLLM logs it.
 
     Args:
         dtype: Of the weights, where the judge's own arguments do not say.
@@ -99,7 +101,7 @@ def server_arguments(
             "distributed_executor_backend": EXECUTOR,
         }
     arguments = []
-    for name, value in {**flags, **given}.items():
+    for name, value in {**flags, **without_secrets(given)}.items():
         flag = name.replace("_", "-")
         if value is None:
             continue
@@ -115,8 +117,15 @@ def server_arguments(
 
 
 def server_environment(spec: ServerSpec) -> dict[str, str]:
-    """Environment of the vLLM server: this process's own, the key, and the CPU settings."""
+    """Environment of the vLLM server: this process's own, the key, and the CPU settings.
+
+    ``judge.args.hf_token`` becomes HF_TOKEN, as any secret there.
+    """
     env = {**os.environ, "VLLM_NO_USAGE_STATS": "1"}
+    given = spec.judge.args
+    for name in given.keys() - without_secrets(given).keys():
+        if isinstance(given[name], str):
+            env[name.replace("-", "_").upper()] = given[name]
     if "TMPDIR" in env and (folder := socket_folder(ENGINE_NEEDS, env["TMPDIR"])):
         env["TMPDIR"] = folder  # one that has room for sockets
     if spec.key:
