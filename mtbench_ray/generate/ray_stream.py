@@ -49,6 +49,7 @@ from mtbench_ray.schema import EngineEvent, Turn, decode, encode
 from mtbench_ray.system.threads import start_thread
 
 _SPARE = 8
+"""Deaths of engine processes that a stream survives, beside one of each engine."""
 _QUEUE_S = 120.0
 """Patience of an engine actor with the claim queue, whose process may have to come up first."""
 

@@ -144,6 +144,8 @@ class Judges:
                 groups[name] = self._judge(view)
             self._by_view.append(groups[name])
         self._judges = list(groups.values())
+        if servers is not None:
+            servers.close()  # those that nobody takes any more, of a model that is another by now
         self._beside: list[Judge] | None = None
 
     @property

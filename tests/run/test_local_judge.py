@@ -1,6 +1,8 @@
 """Local judges of a run: when their servers start, and what happens when their watch ends."""
 
 import http.client
+import json
+import shutil
 
 import pytest
 from small_models import small_model
@@ -139,3 +141,22 @@ def test_a_watch_leaves_no_card_to_a_judge_that_is_to_give_it_back(watching, tmp
     assert code == 0, watching.err
     assert watching.scored() == dict.fromkeys(("step_1", "step_2"), "8/8")
     assert (run_order.count("begin"), run_order.count("stop")) == (2, 2)
+
+
+def test_a_judge_whose_files_have_changed_is_started_anew(watching, run, tmp_path):
+    folder = small_model(tmp_path / "judge")
+    small_model(tmp_path / "ckpts" / "step_1")
+
+    def second():
+        shutil.rmtree(folder)
+        small_model(folder, 7.0)
+        small_model(tmp_path / "ckpts" / "step_2", 2.0)
+
+    done = (tmp_path / "ckpts" / "DONE").touch
+    code = watching(3, second, 3, done, 1, args=[f"judge.model={folder}"])
+    assert code == 0, watching.err
+    assert run_order == ["begin", "stop", "begin", "stop"]
+    records = [json.loads(p.read_text()) for p in watching.workspace.glob("runs/*/record.json")]
+    contents = {json.loads(row["judge_settings"])["content"] for record in records
+                for row in record["evaluations"]}  # fmt: skip
+    assert len(contents) == 2
