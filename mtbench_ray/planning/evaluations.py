@@ -283,11 +283,15 @@ def distinguishing_settings(
 def judge_names(rows: Sequence[Evaluation]) -> dict[str, str]:
     """The name of each evaluation's judge, with its settings where others have the same label."""
     graders = {row.evaluation_id: grader_settings(row) for row in rows}
+    # Each settings once: a sweep has them hundreds of times.
+    labelled: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        mine = graders[row.evaluation_id]
+        labelled.setdefault(row.judge, {})[canonical(mine)] = mine
     found: dict[str, str] = {}
     for row in rows:
         mine = graders[row.evaluation_id]
-        others = [graders[other.evaluation_id] for other in rows if other.judge == row.judge]
-        keys = {key for other in others for key in differing(mine, other)}
+        keys = {key for other in labelled[row.judge].values() for key in differing(mine, other)}
         settings = {key: mine.get(key, DEFAULTS.get(key)) for key in sorted(keys)}
         found[row.evaluation_id] = named(row.judge, settings, judge=True)
     return found

@@ -9,7 +9,7 @@ from typing import Any
 from mtbench_ray.config import JudgeConfig, science
 from mtbench_ray.planning.evaluations import DEFAULTS, answer_settings, judge_of
 from mtbench_ray.planning.jobs import Job
-from mtbench_ray.schema import AnswerSet, Evaluation
+from mtbench_ray.schema import AnswerSet
 from mtbench_ray.workspace.workspace import Workspace
 
 _NAMES = {"fingerprint": "the model's files"}
@@ -24,13 +24,16 @@ def describe_changes(jobs: Sequence[Job], workspace: Workspace) -> list[str]:
     and compares with the newest.
     """
     answers: dict[str, list[AnswerSet]] = {}
-    judges: dict[tuple[str, str], list[Evaluation]] = {}
+    judges: dict[tuple[str, str], dict[str, JudgeConfig]] = {}
     for record in workspace.run_records():
         for row in record.evaluations:
             if row.answers.units and row.answers.source == "run":
                 answers.setdefault(row.answers.model, []).append(row.answers)
             if row.judge and row.source == "run":
-                judges.setdefault((row.judge, row.mode), []).append(row)
+                # Each settings once, the newest last: a sweep has them hundreds of times.
+                known = judges.setdefault((row.judge, row.mode), {})
+                known.pop(row.judge_settings, None)
+                known[row.judge_settings] = judge_of(row)
     lines = dict.fromkeys(text for job in jobs for text in job.warnings)
     for job in jobs:
         if job.config.stage == "judge":
@@ -39,8 +42,8 @@ def describe_changes(jobs: Sequence[Job], workspace: Workspace) -> list[str]:
             before = answers.get(job.answers.model, [])
             lines |= dict.fromkeys(_of_answers(job, before, workspace))
         if job.judged and not job.grader.checker:
-            judged = judges.get((job.config.judge.label, job.grader.name), [])
-            lines |= dict.fromkeys(_of_judge(job, judged))
+            judged = judges.get((job.config.judge.label, job.grader.name), {})
+            lines |= dict.fromkeys(_of_judge(job, list(judged.values())))
     return list(lines)
 
 
@@ -57,10 +60,10 @@ def _of_answers(job: Job, before: Sequence[AnswerSet], workspace: Workspace) -> 
     ] * bool(kept)
 
 
-def _of_judge(job: Job, before: Sequence[Evaluation]) -> list[str]:
+def _of_judge(job: Job, before: Sequence[JudgeConfig]) -> list[str]:
     """Verdicts of other settings are requested again, which may cost."""
     now = _judge(job.config.judge)
-    what = [_difference(_judge(judge_of(row)), now) for row in before]
+    what = [_difference(_judge(judge), now) for judge in before]
     if not what or not all(what):
         return []
     said = ", ".join(text.removeprefix("judge.") for text in what[-1])

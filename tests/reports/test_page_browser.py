@@ -84,7 +84,7 @@ def test_hostile_texts_do_nothing_and_can_be_read(shown):
     assert shown.tab.evaluate("document.querySelectorAll('#main script, #main style, #main img,"
                               " #main iframe, #main form, #main link, #main svg, #main [style]"
                               ":not(.chip):not(.bar *)').length") == 0  # fmt: skip
-    text = shown.tab.locator(".card .text").first.inner_text()
+    text = shown.text(".card .text")
     for piece in (
         "<script>window.harmed = 'script'</script>",
         "onerror=",
@@ -172,7 +172,7 @@ def test_filters_leave_what_fits(shown):
     assert shown.ids() == ["3"]
     shown.tab.wait_for_selector(".card .tag.bad")
     assert shown.cards() == ["org/second"]
-    assert "truncated" in shown.tab.locator(".card .tag.bad").inner_text()
+    assert "truncated" in shown.text(".card .tag.bad")
     shown.tab.locator("#reset").click()
     shown.tab.fill("#low", "10")
     # Values are (3 model + question turn) mod 10 + 1.
@@ -187,7 +187,7 @@ def test_filters_leave_what_fits(shown):
     shown.wait("#main .card", 1)
     assert shown.cards() == [MODELS[2]]
     shown.tab.select_option("#grader", "1")
-    assert shown.tab.locator("#found").inner_text() == "6 questions, 6 answers"
+    assert shown.text("#found") == "6 questions, 6 answers"
 
 
 def test_they_differ_most_comes_first(shown):
@@ -202,7 +202,7 @@ def test_they_differ_most_comes_first(shown):
     wanted = sorted(range(1, 7), key=lambda question: (-spread(question), question))
     assert shown.ids() == list(map(str, wanted))
     shown.open("#view=pair&order=differ&a=org/first&b=org/second")
-    assert shown.tab.locator("#list .value").first.inner_text() not in ("", "n/a")
+    assert shown.text("#list .value") not in ("", "n/a")
 
 
 def test_search_finds_words_of_questions_answers_reasoning_and_judgments(shown):
@@ -216,7 +216,7 @@ def test_search_finds_words_of_questions_answers_reasoning_and_judgments(shown):
     ):
         shown.tab.fill("#find", words)
         shown.until("!document.getElementById('found').textContent.includes('Reading')")
-        found = shown.ids() or [shown.tab.locator("#list .empty").inner_text()]
+        found = shown.ids() or [shown.text("#list .empty")]
         assert found == ids
         if cards:
             shown.tab.locator("#list a").first.click()
@@ -235,11 +235,10 @@ def test_two_models_stand_side_by_side(shown):
     shown.tab.select_option("#side-a", label="org/second")
     shown.tab.select_option("#side-b", label=MODELS[2])
     shown.wait(".pair-row", 3)
+    second = shown.text(":nth-match(.pair-row:not(.heads), 2)")
+    assert "Deep 1-4." in second
+    assert "Deep 2-4." in second
     rows = shown.tab.locator(".pair-row:not(.heads)").all()
-    assert ["Deep 1-4." in rows[1].inner_text(), "Deep 2-4." in rows[1].inner_text()] == [
-        True,
-        True,
-    ]
     boxes = [one.bounding_box() for one in rows[0].locator("> .turn").all()]
     assert boxes[0]["y"] == boxes[1]["y"]
     assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"] + 1
@@ -251,19 +250,19 @@ def test_two_models_stand_side_by_side(shown):
 def test_reasoning_prompts_and_judgments_are_folded_and_open(shown):
     shown.open("#view=answers&q=3&model=org/second")
     shown.tab.wait_for_selector(".card")
-    assert "lighthouses" not in shown.tab.locator(".card").inner_text()
+    assert "lighthouses" not in shown.text(".card")
     shown.tab.keyboard.press("r")
     shown.tab.wait_for_selector(".reasoning[open]")
-    assert "Let me think about <b>lighthouses</b>." in shown.tab.locator(".card").inner_text()
+    assert "Let me think about <b>lighthouses</b>." in shown.text(".card")
     shown.tab.locator(".verdict > summary").first.click()
     shown.tab.locator(".prompt > summary").first.click()
     shown.tab.locator(".card", has_text="zebra-1-3-1").wait_for()  # filled once it is open
-    text = shown.tab.locator(".card").inner_text()
+    text = shown.text(".card")
     assert "zebra-1-3-1" in text
     assert f"Rate this answer: {HOSTILE[1]}" in text
     assert "answer_error" in text
     shown.tab.get_by_role("button", name="Source").first.click()
-    assert shown.tab.locator(".answer pre.source").inner_text() == "cut"
+    assert shown.text(".answer pre.source") == "cut"
 
 
 def test_a_link_shows_the_same_after_a_reload(shown):
@@ -275,7 +274,7 @@ def test_a_link_shows_the_same_after_a_reload(shown):
     shown.tab.wait_for_selector(".card.at")
     after = (shown.ids(), shown.cards(), shown.place(), shown.tab.input_value("#find"))
     assert after == before
-    assert shown.tab.locator(".card.at h3").inner_text() == "org/second"
+    assert shown.text(".card.at h3") == "org/second"
     top = shown.tab.locator(".card.at").bounding_box()["y"]
     assert -10 < top < 300
     shown.tab.evaluate("location.hash = 'view=answers&q=6'")
@@ -301,9 +300,9 @@ def test_the_keyboard_is_enough(shown):
     shown.wait_for(1)
     tab.keyboard.press("n")
     tab.keyboard.press("n")
-    assert tab.locator(".card.at h3").inner_text() == "org/second"
+    assert shown.text(".card.at h3") == "org/second"
     tab.keyboard.press("p")
-    assert tab.locator(".card.at h3").inner_text() == "org/first"
+    assert shown.text(".card.at h3") == "org/first"
     tab.keyboard.press("d")
     assert "order=differ" in shown.place()
     tab.keyboard.press("/")

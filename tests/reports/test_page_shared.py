@@ -92,7 +92,7 @@ def test_planted_texts_do_nothing(shown):
     shown.open("#view=answers&q=81&model=phi-3")
     shown.tab.wait_for_selector(".card .text")
     shown.tab.keyboard.press("v")
-    text = shown.tab.locator(".card .text").first.inner_text()
+    text = shown.text(".card .text")
     for piece in ("<script>window.harmed = 'script'</script>", "onerror=", "@import url("):
         assert piece in text
     links = "[...document.querySelectorAll('.card a[href]')].map(one => one.getAttribute('href'))"
@@ -128,9 +128,9 @@ def test_filters_and_the_search_leave_what_fits(shown):
 def test_two_models_side_by_side_and_the_link_after_a_reload(shown):
     shown.open("#view=pair&q=95&a=phi-3&b=phi-3-dpo")
     shown.tab.wait_for_selector(".pair .turn")
-    before = (shown.place(), shown.tab.locator(".pair").inner_text())
+    before = (shown.place(), shown.text(".pair"))
     shown.tab.reload()
     shown.tab.wait_for_selector(".pair .turn")
-    assert (shown.place(), shown.tab.locator(".pair").inner_text()) == before
+    assert (shown.place(), shown.text(".pair")) == before
     boxes = [one.bounding_box() for one in shown.tab.locator(".pair-row >> nth=1 >> .turn").all()]
     assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"] + 1

@@ -44,11 +44,22 @@ class Shown:
 
     def ids(self):
         """Ids of the listed questions."""
-        return self.tab.locator("#list .id").all_inner_texts()
+        return self._drawn().locator("#list .id").all_inner_texts()
 
     def cards(self):
         """Models of the shown answers."""
-        return self.tab.locator("#main .card h3").all_inner_texts()
+        return self._drawn().locator("#main .card h3").all_inner_texts()
+
+    def text(self, selector):
+        """What is to be read in the first element that is selected."""
+        return self._drawn().locator(selector).first.inner_text()
+
+    def _drawn(self):
+        # Rows and cards with content-visibility: auto have no text to read before their first frame.
+        self.tab.evaluate(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
+        return self.tab
 
     def until(self, expression, arg=None):
         """Until an expression holds. Playwright's own wait evaluates texts inside the page, which
