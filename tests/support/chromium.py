@@ -55,7 +55,7 @@ class Shown:
         return self._drawn().locator(selector).first.inner_text()
 
     def _drawn(self):
-        # Rows and cards with content-visibility: auto have no text to read before their first frame.
+        # Rows and cards with content-visibility: auto have no text to read before they are drawn.
         self.tab.evaluate(
             "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
         )
