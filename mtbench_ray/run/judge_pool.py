@@ -406,6 +406,8 @@ class Judges:
                 while not (dead := judge.server.dead()):
                     if self._closed.wait(_LOOK_S):
                         return
+                if self._closed.is_set():
+                    return  # it may be another round's by now
                 crashes += 1
                 reason = next(iter(dead.values()))
                 doing = f"died {crashes} times"
