@@ -121,6 +121,7 @@ class Transport:
 
     def _make_client(self, base_url: str | None) -> AsyncOpenAI:
         import openai
+        import openai.resources.chat.completions  # else the first call does it
 
         # A proxy of the environment reaches neither this machine's own servers nor those that the
         # run started on another node.

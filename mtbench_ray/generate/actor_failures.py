@@ -44,18 +44,19 @@ def end_actors(actor_ids: Collection[str]) -> None:
     the failed task (its exception, frames and callbacks, which refer to one another) refers to the
     actor, which it has started again meanwhile: that one would hold its GPUs until Python happens
     to collect them.
+
+    By their ids, as ``ray.kill`` does below its checks. Their handles could be found among all
+    objects (``gc.get_objects``), but that takes hold of the tuples that other threads are making,
+    and breaks them: judge calls and imports failed with a SystemError.
     """
-    import gc
-
     import ray
-    from ray.actor import ActorHandle
 
-    if not actor_ids or not ray.is_initialized():
+    if not ray.is_initialized():
         return
-    for found in gc.get_objects():
-        if issubclass(type(found), ActorHandle) and found._actor_id.hex() in actor_ids:
-            with contextlib.suppress(Exception):
-                ray.kill(found)
+    for actor_id in actor_ids:
+        with contextlib.suppress(Exception):  # this process has no handle of it
+            core: Any = ray._private.worker.global_worker.core_worker
+            core.kill_actor(ray.ActorID.from_hex(actor_id), True)
 
 
 class NoRoom(EngineFault):

@@ -29,7 +29,8 @@ from mtbench_ray.config import EngineConfig, ModelConfig, SamplingConfig
 from mtbench_ray.engines.base import Shard
 from mtbench_ray.errors import EngineFault, UserError
 from mtbench_ray.generate.worker import ShardWorker
-from mtbench_ray.schema import EngineEvent, Turn
+from mtbench_ray.models.sampling import TurnSampling
+from mtbench_ray.schema import EngineEvent, Message, Turn
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 if not importlib.util.find_spec("vllm"):  # not imported here: seconds in each worker
@@ -192,6 +193,28 @@ def test_samples_differ_and_are_repeated_by_their_seeds(
     again = texts(run_shard(shard_of(folder, [2], samples=2, sampling=sampling), worker))
     assert many["answer-1-0", 1] != many["answer-1-1", 1]
     assert again.items() <= many.items()
+
+
+def test_of_requests_that_wait_the_lowest_priority_comes_first(
+    started: Any, worker: ShardWorker, folder: Path
+) -> None:
+    run_shard(shard_of(folder, [1]), worker)
+    engine, places = worker._engine, SETTINGS["max_num_seqs"]
+    assert engine is not None
+    sampling = TurnSampling(0.0, 1.0, -1, 1.0, max_tokens=24, seed=1)
+    ended: list[int] = []
+
+    async def ask(number: int, priority: int) -> None:
+        talk = [Message("user", "Count from one to ten.")]
+        await engine.generate(talk, sampling, str(number), priority)
+        ended.append(priority)
+
+    async def ask_all() -> None:
+        wanted = [0] * places + [2] * places + [-1] * places
+        await asyncio.gather(*(ask(*item) for item in enumerate(wanted)))
+
+    asyncio.run_coroutine_threadsafe(ask_all(), worker._loop).result(120)
+    assert ended == [0] * places + [-1] * places + [2] * places
 
 
 def test_same_weights_as_a_base_model_with_a_shipped_template(

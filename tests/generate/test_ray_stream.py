@@ -16,6 +16,7 @@ from stub_server import StubServer
 from mtbench_ray.cli.main import main
 from mtbench_ray.config import ClusterConfig
 from mtbench_ray.generate import ray_stream as pipeline
+from mtbench_ray.generate.actor_failures import end_actors
 from mtbench_ray.schema import ANSWERED, EngineEvent
 
 pytestmark = pytest.mark.rays
@@ -219,6 +220,26 @@ def test_a_stream_whose_actor_died_gives_its_actors_back_when_it_is_exhausted(al
             1:
         ]
         assert all_free(10)
+
+
+def test_the_end_of_a_stream_breaks_nothing_that_other_threads_do(cluster):
+    """Whoever looks at all objects of the process takes hold of tuples that are being made."""
+    faults, over = [], threading.Event()
+
+    def make_tuples():
+        while not over.is_set():
+            try:
+                tuple(str(n) for n in range(50))
+            except SystemError as error:
+                faults.append(error)
+
+    thread = threading.Thread(target=make_tuples)
+    thread.start()
+    for _ in range(20):
+        end_actors(["0" * 32])
+    over.set()
+    thread.join()
+    assert not faults
 
 
 def test_a_stream_that_failed_gives_its_actors_back_at_once(all_free, monkeypatch):
