@@ -63,6 +63,7 @@ class ClaimQueue:
         self._processes: dict[str, str] = {}
         self._loaded: dict[str, str] = {}
         self._tokens: set[int] = set()
+        self._workers: set[str] = set()
         self._lock = threading.Lock()
 
     def add(self, shards: Sequence[Shard]) -> int:
@@ -73,6 +74,16 @@ class ClaimQueue:
             self._keys += [_key(shard) for shard in shards]
             self._open |= dict.fromkeys(range(first, len(self._shards)))
             return first
+
+    def enter(self, worker: str) -> None:
+        """A worker is there; it may be too late to begin anything."""
+        with self._lock:
+            self._workers.add(worker)
+
+    def workers(self) -> list[str]:
+        """Names of all that have entered."""
+        with self._lock:
+            return list(self._workers)
 
     def begin(self, worker: str, process: str, token: int | None) -> Begun | None:
         """The shard that a worker does now; None where nothing is left.

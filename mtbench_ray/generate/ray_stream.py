@@ -48,6 +48,7 @@ from mtbench_ray.generate.worker import ShardWorker
 from mtbench_ray.schema import EngineEvent, Turn, decode, encode
 from mtbench_ray.system.threads import start_thread
 
+_LOOK_S = 5.0
 _SPARE = 8
 """Deaths of engine processes that a stream survives, beside one of each engine."""
 _QUEUE_S = 120.0
@@ -86,6 +87,7 @@ class EngineActor:
         self._id = ray.get_runtime_context().get_actor_id()
         self._process = f"{platform.node()}-{os.getpid()}"
         self._queue = queue
+        self._queue.enter.remote(self._id)
         self.worker = ShardWorker(self._process)
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
@@ -246,7 +248,7 @@ def _stream_ray(
     try:
         with TaskErrors() as errors, contextlib.ExitStack() as ending:
             ending.callback(end_queue, claims)
-            ending.callback(end_actors, seen)
+            ending.callback(lambda: end_actors({*seen, *_entered(claims)}))
             ending.enter_context(_Releasing(dataset, stop))
             start_thread("rows", pull, ended=rows.put)
             watch = NodeWatch(cluster.lost_wait_s, gpus)
@@ -336,6 +338,17 @@ def queue_actor(shards: Sequence[Shard]) -> Any:
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor = ray.remote(ClaimQueue).options(num_cpus=0, scheduling_strategy=here)
     return actor.remote(shards)
+
+
+def _entered(claims: Any) -> list[str]:
+    """Ids of the actors that a queue knows, those too that came when nothing was left."""
+    import ray
+
+    with contextlib.suppress(Exception):  # it died, or Ray has ended
+        if ray.is_initialized():
+            ids: list[str] = ray.get(claims.workers.remote(), timeout=_LOOK_S)
+            return ids
+    return []
 
 
 def end_queue(claims: Any) -> None:

@@ -210,11 +210,11 @@ def test_of_requests_that_wait_the_lowest_priority_comes_first(
         ended.append(priority)
 
     async def ask_all() -> None:
-        wanted = [0] * places + [2] * places + [-1] * places
+        wanted = [-9] * places + [2] * places + [-1] * places
         await asyncio.gather(*(ask(*item) for item in enumerate(wanted)))
 
     asyncio.run_coroutine_threadsafe(ask_all(), worker._loop).result(120)
-    assert ended == [0] * places + [-1] * places + [2] * places
+    assert ended == [-9] * places + [-1] * places + [2] * places
 
 
 def test_same_weights_as_a_base_model_with_a_shipped_template(
