@@ -49,6 +49,7 @@ from mtbench_ray.schema import EngineEvent, Turn, decode, encode
 from mtbench_ray.system.threads import start_thread
 
 _LOOK_S = 5.0
+"""Patience with the claim queue at the end of a stream."""
 _SPARE = 8
 """Deaths of engine processes that a stream survives, beside one of each engine."""
 _QUEUE_S = 120.0

@@ -71,7 +71,7 @@ def run(questions, tmp_path, capsys, monkeypatch):
             ])  # fmt: skip
             return code, capsys.readouterr().err
 
-        run.started, run.groups, run.error, run.stub = [], [], None, stub
+        run.started, run.groups, run.error = [], [], None
         run_order.clear()
         yield run
 
